@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -64,6 +64,11 @@ class MemoryRoster:
             self.brokers[name] = replace(known, state=state)
         brokers = [replace(each, silent_s=self._silence(each.name)) for each in self.brokers.values()]
         return RosterView(brokers, self.leader, own)
+
+    def reach(self, name: str, instance: str, unreached: Sequence[str]) -> None:
+        known = self.brokers[name]
+        if known.instance == instance:
+            self.brokers[name] = replace(known, unreached=tuple(unreached))
 
     def lead(self, name: str, instance: str, after: int) -> int | None:
         if self.leader.term != after:
@@ -133,12 +138,24 @@ class Contents(MemoryStore):
 class StoreView:
     """`SharedStore`: one broker's access to a store."""
 
-    def __init__(self, contents: Contents) -> None:
+    def __init__(self, contents: Contents, cut_off: Container[str] = ()) -> None:
+        """`cut_off`: the names of stores that the broker does not reach."""
         self._contents = contents
+        self._cut_off = cut_off
         self._term = -1
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._contents, name)
+        found = getattr(self._contents, name)
+        # These two never fail.
+        return self._reach(found) if callable(found) and name not in ("settle", "tidy") else found
+
+    def _reach(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def reached(*args: Any, **options: Any) -> Any:
+            if self.name in self._cut_off:
+                raise StoreUnavailable("no route to host")
+            return call(*args, **options)
+
+        return reached
 
     @property
     def name(self) -> str:
@@ -148,7 +165,7 @@ class StoreView:
         """The contents stay open for the others."""
 
     def owner(self) -> StoreOwner:
-        self._contents.partitions()
+        self.partitions()
         return self._contents.owner
 
     def take(self, broker: str, instance: str, after: int) -> int | None:
@@ -159,11 +176,12 @@ class StoreView:
         return self._term
 
     def release(self) -> None:
-        self._contents.partitions()
+        self.partitions()
         if self._contents.owner.term == self._term:
             self._contents.owner = StoreOwner("", "", self._term)
 
     def _check(self) -> None:
+        self.partitions()
         if self._contents.owner.term != self._term:
             raise PartitionMoved("taken over by another broker")
 
@@ -189,23 +207,27 @@ class StoreView:
 class NodeMember:
     """One broker."""
 
-    def __init__(self, name: str, nodes: Nodes) -> None:
+    def __init__(self, name: str, nodes: Nodes, stores: Sequence[str]) -> None:
+        """`stores`: those that it is given."""
         self.name = name
         self._nodes = nodes
+        self._stores = stores
         self.replaced = False
         self.broker: Broker
         self.ownership: Ownership
         self.node: Node
         self.silent = False
         """Whether it accepts no connections."""
+        self.cut_off: set[str] = set()
+        """The stores that it does not reach."""
 
     async def start(self) -> None:
         nodes = self._nodes
         self.catalog = MemorySharedCatalog(nodes.catalog, nodes.roster)
         me = Identity("c", self.name, b"secret")
-        self.cluster = Cluster(me, dict.fromkeys(nodes.stores), (), "", owners_change=True)
+        self.cluster = Cluster(me, dict.fromkeys(self._stores), (), "", owners_change=True)
         self.cluster.peers.call_all(self._connect)
-        row = BrokerRow(self.name, me.instance, self.name, "1", STARTING, tuple(nodes.stores))
+        row = BrokerRow(self.name, me.instance, self.name, "1", STARTING, tuple(self._stores))
         self.node = Node(row, nodes.roster, self.catalog, self.cluster, self._be_replaced)
         await self.node.join()
         self.broker = Broker(self.catalog, [], contents=AmqpContents(), elsewhere=self.cluster)
@@ -215,10 +237,11 @@ class NodeMember:
             self.broker,
             self.cluster,
             following,
-            lambda name: StoreView(nodes.stores[name]),
+            lambda name: StoreView(nodes.stores[name], self.cut_off),
             self.node.compare,
         )
-        self.service = Service(self.broker.entities, following.calls(), self.ownership.terms)
+        calls = {**following.calls(), **self.ownership.calls()}
+        self.service = Service(self.broker.entities, calls, self.ownership.terms)
         self.ownership.service = self.service
         self.cluster.peers.serve(self.service)
         await self.node.serve(following, self.ownership)
@@ -267,8 +290,13 @@ class Nodes:
     def __iter__(self) -> Any:
         return iter(list(self.by_name.values()))
 
-    async def add(self, name: str) -> NodeMember:
-        member = self.by_name[name] = NodeMember(name, self)
+    def add_store(self, name: str) -> None:
+        """One more store, which brokers that are started from now on are given."""
+        self.stores[name] = Contents(name)
+        self.stores[name].open()
+
+    async def add(self, name: str, stores: Sequence[str] | None = None) -> NodeMember:
+        member = self.by_name[name] = NodeMember(name, self, list(self.stores) if stores is None else stores)
         await member.start()
         return member
 
@@ -278,6 +306,16 @@ class Nodes:
             for member in self:
                 if not member.silent:
                     await member.node.round()
+            await until(self._are_connected)
+
+    def _are_connected(self) -> bool:
+        """Whether those who know each other have a connection."""
+        members = {member.name: member for member in self if not member.silent}
+        return all(
+            name not in members or member.name not in members[name].cluster.peers.by_name or peer.link
+            for member in members.values()
+            for name, peer in member.cluster.peers.by_name.items()
+        )
 
     async def pass_time(self) -> None:
         """Brokers that do not go on are presumed dead."""

@@ -17,6 +17,8 @@ from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import psycopg
 import pytest
@@ -236,6 +238,121 @@ def test_a_broker_that_was_stopped_for_a_while_cannot_write_what_others_own(clus
         each.finish()
 
 
+@pytest.mark.row("N-05")
+def test_brokers_that_join_and_leave_end_no_lock_and_no_session(cluster: Cluster) -> None:
+    cluster.start("a", "b")
+    until(lambda: len(set(cluster.owners())) == 2)
+    with cluster.administration("a") as admin:
+        admin.create_queue("orders", enable_partitioning=True)
+        admin.create_queue("steps", enable_partitioning=True, requires_session=True)
+    sessions = [f"s{number}" for number in range(8)]
+    with ExitStack() as exits:
+        # Clients of the broker that stays; it owns some of the stores.
+        client = exits.enter_context(client_of(cluster["b"]))
+        with client.get_queue_sender("orders") as sender:
+            sender.send_messages([ServiceBusMessage(str(number)) for number in range(64)])
+        receiver = exits.enter_context(client.get_queue_receiver("orders"))
+        locked = []
+        while len(locked) < 64:
+            locked += receiver.receive_messages(64 - len(locked), max_wait_time=20)
+        holders = []
+        with client.get_queue_sender("steps") as sender:
+            for session in sessions:
+                sender.send_messages([ServiceBusMessage(text, session_id=session) for text in "12"])
+                holder = client.get_queue_receiver("steps", session_id=session)
+                holders.append(exits.enter_context(holder))
+        first = [holder.receive_messages(1, max_wait_time=20) for holder in holders]
+
+        cluster.start("c")
+        until(lambda: len(set(cluster.owners())) == 3)
+        assert cluster["a"].stop() == 0
+        until(lambda: not {"a", ""} & set(cluster.owners()))
+
+        for message in locked:
+            receiver.complete_message(message)
+        for holder, (message,), session in zip(holders, first, sessions, strict=True):
+            holder.session.set_state(session)
+            (second,) = holder.receive_messages(1, max_wait_time=20)
+            assert (str(message), str(second)) == ("1", "2")
+            for each in (message, second):
+                holder.complete_message(each)
+            assert holder.session.get_state() == session.encode()
+    with cluster.administration("c") as admin:
+        for name in ("orders", "steps"):
+            assert admin.get_queue_runtime_properties(name).total_message_count == 0
+
+
+def test_a_store_is_added_by_restarting_one_broker_after_the_other(cluster: Cluster) -> None:
+    cluster.start("b", "c")
+    until(lambda: len(set(cluster.owners())) == 2)
+    refused = run_bendybus(
+        *("store", "attach", "sqlite:///tmp/x.db", "--data", str(cluster["c"].data)),
+        environment={},
+        folder=cluster["c"].data,
+    )
+    assert refused.returncode != 0 and "each with one more --store" in refused.stderr
+    cluster.options.append(cluster.options[-1].replace("s3", "s4"))
+    for name in "bc":
+        assert cluster[name].stop() == 0
+        cluster[name]._options = tuple(cluster.options)
+        cluster.start(name)
+        until(lambda: not {""} & set(cluster.owners()))
+    until(lambda: cluster.ask("SELECT broker FROM s4.owner")[0][0] != "")
+    with cluster.administration("b") as admin:
+        admin.create_queue("orders", enable_partitioning=True)
+    partitions = bendybus("queue", "show", "orders", "--owners", "-o", "json", cluster=cluster)
+    assert {each["store"] for each in partitions} == {"s0", "s1", "s2", "s3", "s4"}
+    with client_of(cluster["c"]) as client, client.get_queue_sender("orders") as sender:
+        for number in range(16):
+            sender.send_messages(ServiceBusMessage(str(number)))
+
+
+def health_of(broker: ServerProcess) -> tuple[int, Any]:
+    try:
+        with urlopen(f"http://127.0.0.1:{broker.port}/health", timeout=20) as answer:
+            return answer.status, json.load(answer)
+    except HTTPError as refusal:
+        with refusal:
+            return refusal.code, json.load(refusal)
+
+
+@pytest.mark.row("N-05")
+def test_a_broker_is_drained_and_takes_part_again(cluster: Cluster) -> None:
+    cluster.start("c", "d")
+    until(lambda: len(set(cluster.owners())) == 2)
+    with cluster.administration("c") as admin:
+        admin.create_queue("orders", enable_partitioning=True)
+    with client_of(cluster["c"]) as client, client.get_queue_receiver("orders") as receiver:
+        with client.get_queue_sender("orders") as sender:
+            sender.send_messages([ServiceBusMessage(str(number)) for number in range(32)])
+        locked = []
+        while len(locked) < 32:
+            locked += receiver.receive_messages(32 - len(locked), max_wait_time=20)
+
+        assert bendybus("broker", "drain", "c", "-o", "json", cluster=cluster)["state"] == "draining"
+
+        assert set(cluster.owners()) == {"d"}
+        code, health = health_of(cluster["c"])
+        assert (code, health["status"]) == (503, "draining")
+        assert "The broker 'c' is draining" in health["message"]
+        assert health_of(cluster["d"])[1]["status"] == "healthy"
+        listed = bendybus("broker", "list", "-o", "json", cluster=cluster)
+        assert [(each["name"], each["state"], bool(each["stores"])) for each in listed] == [
+            ("c", "draining", False),
+            ("d", "serving", True),
+        ]
+        for message in locked:
+            receiver.complete_message(message)
+        folder = cluster["c"].data
+        last = run_bendybus("broker", "drain", "d", "--data", str(folder), environment={}, folder=folder)
+        assert last.returncode != 0 and "No other broker serves" in last.stderr
+
+    assert bendybus("broker", "drain", "c", "--stop", "-o", "json", cluster=cluster)["state"] == "serving"
+    until(lambda: len(set(cluster.owners())) == 2)
+    assert health_of(cluster["c"])[0] == 200
+
+
+@pytest.mark.row("N-05")
 def test_brokers_are_restarted_one_by_one_under_load(cluster: Cluster) -> None:
     cluster.start("a", "b", "c")
     until(lambda: len(set(cluster.owners())) == 3)
@@ -338,7 +455,8 @@ def test_what_does_not_work_in_a_cluster_is_refused_in_one_line(
 
 def test_a_broker_with_other_stores_is_refused(cluster: Cluster, tmp_path: Path) -> None:
     cluster.start("a")
-    stranger = Broker(tmp_path / "b", "b", cluster.options[:-1])
+    other = cluster.options[-1].replace("name=s3", "name=other")
+    stranger = Broker(tmp_path / "b", "b", [*cluster.options[:-1], other])
     ended = subprocess.run(stranger.command(), capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 2
     assert "All brokers of a cluster need the same --store options" in ended.stderr

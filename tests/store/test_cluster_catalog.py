@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import psycopg
 import pytest
 
 from bendybus.errors import SchemaTooNew, StoreError, StoreUnavailable
@@ -106,6 +107,29 @@ def test_heartbeats_tell_who_is_there(roster: PostgresRoster) -> None:
     ]
     assert view.own_silence_s is not None
     assert all(each.silent_s >= 0 for each in view.brokers)
+
+
+def test_a_broker_tells_which_stores_it_does_not_reach(roster: PostgresRoster) -> None:
+    def unreached() -> list[tuple[str, ...]]:
+        return [each.unreached for each in roster.beat("a", "a-1", "serving").brokers]
+
+    roster.join(broker("a", "a-1"), 3)
+    assert unreached() == [()]
+    roster.reach("a", "a-1", ["s"])
+    roster.reach("a", "another process", [])
+    assert unreached() == [("s",)]
+    roster.join(broker("a", "a-2"), 0)
+    assert unreached() == [()]
+
+
+def test_a_catalog_from_before_brokers_told_that_can_be_opened(
+    url: str, open_catalog: Callable[..., PostgresCatalog], roster: PostgresRoster
+) -> None:
+    with psycopg.connect(url) as connection:
+        connection.execute(f"ALTER TABLE {CATALOG_SCHEMA}.broker DROP COLUMN unreached")
+    open_catalog()
+    roster.join(broker("a", "a-1"), 3)
+    assert roster.beat("a", "a-1", "serving").brokers[0].unreached == ()
 
 
 def test_a_name_is_taken_while_its_process_is_alive(roster: PostgresRoster) -> None:

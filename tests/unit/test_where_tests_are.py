@@ -78,13 +78,15 @@ COVERS = {
     # Broker: what a partition, a store and an entity go through.
     "unit/broker/test_broker.py": "broker/entities broker/idle broker/placing broker/queue broker/queues "
     "broker/recorded broker/emptying broker/openers broker/store_set broker/ticker",
-    "unit/broker/test_host.py": "broker/partition_host broker/partition_lifecycle broker/partition_reads "
-    "broker/payload_cache",
+    "unit/broker/test_host.py": "broker/mailbox broker/partition_host broker/partition_lifecycle "
+    "broker/partition_reads broker/payload_cache",
     # Between brokers.
     "unit/cluster/test_frames.py": "cluster/items",
     "unit/cluster/test_remote.py": "broker/partition_port cluster/lending cluster/peers cluster/serving "
     "cluster/supply",
     "unit/cluster/test_following.py": "broker/elsewhere cluster/cluster",
+    "unit/cluster/test_handing_over.py": "broker/partition_succession cluster/passing_on",
+    "unit/cluster/test_ownership.py": "cluster/reaching",
     "interop/test_cluster.py": "admin/broker_routes cli/brokers server/cluster_node server/cluster_part",
     "store/test_cluster_catalog.py": "store/postgres/catalog store/postgres/roster store/roster",
     "interop/test_brokers.py": "server/broker_process server/cluster_member server/forwarded_http "

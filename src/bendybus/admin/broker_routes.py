@@ -3,8 +3,9 @@
     GET /$brokers                all brokers
     GET /$brokers/{name}         one of them, with the partitions that it owns
     GET /$brokers?entity=PATH    the partitions of an entity, with the store and the owner of each
+    PUT /$brokers/{name}         {"draining": true}    give its stores to others; false: take part again
 
-Answers are JSON. The broker that has the catalog answers, whichever is asked.
+Bodies and answers are JSON. The broker that has the catalog answers, whichever is asked.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from bendybus.auth.rights import Right
 from bendybus.broker.clock import now
 from bendybus.broker.placing import placed_in
 from bendybus.errors import ArgumentError, BrokerError, EntityNotFound, InvalidOperation
+from bendybus.http_bodies import json_body
 from bendybus.namespaces import Namespace
 
 __all__ = ["BrokerList", "ListedBroker", "broker_routes"]
@@ -45,6 +47,9 @@ class ListedBroker:
 class BrokerList(Protocol):
     def listed_brokers(self) -> Sequence[ListedBroker]:
         """All brokers, by name."""
+
+    async def drain_broker(self, name: str, draining: bool) -> None:
+        """Let a broker give all its stores to others, or take part again."""
 
 
 def broker_routes(namespace: Namespace, brokers: BrokerList | None) -> list[BaseRoute]:
@@ -94,11 +99,22 @@ def broker_routes(namespace: Namespace, brokers: BrokerList | None) -> list[Base
                 return JSONResponse({"brokers": [shown(each, whole=False) for each in listed.values()]})
             if name not in listed:
                 raise ArgumentError(f"There is no broker '{name}'; there are {', '.join(listed)}.")
+            if request.method == "PUT":
+                await brokers.drain_broker(name, await _is_draining(request))
+                listed = {broker.name: broker for broker in brokers.listed_brokers()}
             return JSONResponse(shown(listed[name], whole=True))
         except BrokerError as refusal:
             return JSONResponse({"error": refusal.description}, refusal.status)
 
     return [
         Route("/$brokers", answered, methods=["GET"]),
-        Route("/$brokers/{name}", answered, methods=["GET"]),
+        Route("/$brokers/{name}", answered, methods=["GET", "PUT"]),
     ]
+
+
+async def _is_draining(request: Request) -> bool:
+    body = await json_body(request)
+    draining = body.get("draining") if isinstance(body, dict) else None
+    if not isinstance(draining, bool):
+        raise ArgumentError("'draining' must be true or false.")
+    return draining

@@ -100,6 +100,10 @@ class _StoreApi:
         return self._shown(store) | {"placement": placement, "entityCount": len(placed)}, HTTPStatus.OK
 
     async def _attach(self, request: Request) -> tuple[object, HTTPStatus]:
+        self._broker.entities.elsewhere.refuse(
+            "attaching a messaging store",
+            "Restart the brokers of the cluster one after the other, each with one more --store.",
+        )
         if self._namespaces.only is None:
             raise StoreNotAllowed(
                 "This server has several namespaces, and the key of one does not attach stores."

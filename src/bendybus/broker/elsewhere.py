@@ -7,7 +7,7 @@ entities; the others follow it (cluster/following.py). The implementation: clust
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Container, Iterable, Sequence, Set
 from typing import TYPE_CHECKING, Protocol
 
 from bendybus.broker.partition_port import PartitionPort, ReceivingPort, StoreView
@@ -31,12 +31,18 @@ class Elsewhere(Protocol):
     owners_change: bool
     """Whether a partition may pass from one broker to another while the server runs."""
 
+    common: Container[str] | None
+    """The stores that all brokers have, and that new partitions may be placed in; None for all stores."""
+
     @property
     def store_names(self) -> Set[str]:
         """The names of the messaging stores that other brokers have."""
 
-    def refuse(self, what: str) -> None:
-        """`NotSupported` if there are other brokers: this does not work with several yet."""
+    def refuse(self, what: str, in_cluster: str = "") -> None:
+        """`NotSupported` if there are other brokers: this does not work with several yet.
+
+        `in_cluster`: what to do instead if the brokers are on many machines.
+        """
 
     def refuse_following(self) -> None:
         """`NotSupported` if another broker has the catalog: this broker cannot create or delete entities."""
@@ -96,9 +102,10 @@ class Alone:
 
     has_catalog = True
     owners_change = False
+    common: Container[str] | None = None
     store_names: Set[str] = frozenset()
 
-    def refuse(self, what: str) -> None:
+    def refuse(self, what: str, in_cluster: str = "") -> None:
         pass
 
     def refuse_following(self) -> None:

@@ -253,6 +253,9 @@ class Entities:
         stores: list[StoreView] = [*self.stores.open_to_new()]
         if others := self.elsewhere.stores():
             stores = sorted([*stores, *others], key=attrgetter("name"))
+        common = self.elsewhere.common
+        if common is not None:
+            stores = [store for store in stores if store.name in common]
         placement = choose(stores, count, first=len(counted))
         return self.new_record(kind, description, placement)
 

@@ -7,7 +7,7 @@ are only in memory). Whether a lock is still valid, only the partition knows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from bendybus.domain.session_commands import SessionLock
@@ -48,6 +48,17 @@ class SessionHolders:
             holder = self._holders.pop(lock, None)
             if holder is not None:
                 holder.lost()
+
+    def __iter__(self) -> Iterator[SessionLock]:
+        return iter(self._holders)
+
+    def of(self, lock: SessionLock) -> SessionHolder | None:
+        return self._holders.get(lock)
+
+    def take_all(self) -> list[tuple[SessionLock, SessionHolder]]:
+        """They are told nothing more: somebody else tells them."""
+        taken, self._holders = list(self._holders.items()), {}
+        return taken
 
     def lose_all(self) -> None:
         self.lose(list(self._holders))

@@ -16,10 +16,11 @@ import asyncio
 import contextlib
 import logging
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from bendybus.broker.holders import SessionHolder
 from bendybus.broker.lifecycle import Availability, PartitionEvent, PartitionState, StoreState
-from bendybus.broker.mailbox import Mailbox, OnReply
+from bendybus.broker.mailbox import Leftovers, OnReply
 from bendybus.broker.partition_lifecycle import P, PartitionLifecycle
 from bendybus.broker.partition_port import PartitionPort
 from bendybus.broker.stores import AttachedStore
@@ -28,6 +29,7 @@ from bendybus.broker.uncertain import UncertainSends
 from bendybus.broker.writer import OnCommitted, Share
 from bendybus.domain.commands import Command, Enqueue, Enqueued, Peek, Reply, Tick
 from bendybus.domain.effects import DurableEffect
+from bendybus.domain.session_commands import SessionLock
 from bendybus.errors import BrokerError, EntityNotFound
 from bendybus.names import Epoch, Instant, SequenceNumber
 from bendybus.store.protocol import PartitionKey
@@ -50,6 +52,8 @@ class Host(PartitionLifecycle[P]):
         """`submit` while the partition takes no commands. If it is being loaded, they wait."""
         if self.availability is Availability.LOADING:
             self._mailbox.append((command, done))
+        elif self.state is PartitionState.OWNED_ELSEWHERE:
+            self._pass_on(command, done)
         elif self.availability is Availability.GONE:
             done(EntityNotFound(self._entity.path))
         else:
@@ -224,16 +228,22 @@ class Host(PartitionLifecycle[P]):
             self._change(PartitionEvent.KEEP)
             self._serve_waiting()
 
-    def give_up(self) -> Mailbox:
-        """This broker does not own the partition any more. Returns the waiting commands.
+    def give_up(self, pass_on: Callable[[Command, OnReply], None]) -> Leftovers:
+        """This broker does not own the partition any more, and its memory is discarded.
 
-        Locks and sessions are gone with the memory, as after a restart; their holders are told.
+        `pass_on`: what happens to commands of those who have not noticed.
         """
         self.store.remove_resident(self)
+        self._pass_on = pass_on
+        left = Leftovers(self._mailbox, self._leave_sessions(), [])
+        self._mailbox = []
         self._change(PartitionEvent.CLAIMED_ELSEWHERE)
-        mailbox, self._mailbox = self._mailbox, []
         self._tell_refused([], self._unavailable())
-        return mailbox
+        return left
+
+    def _leave_sessions(self) -> list[tuple[SessionLock, SessionHolder]]:
+        """The sessions that have a holder. Somebody else tells it what happens from now on."""
+        return []
 
 
 def ignore(_: object) -> None:

@@ -1,14 +1,30 @@
-"""Commands that wait for a partition, each with the callback for its reply."""
+"""Commands that wait for a partition, each with the callback for its reply; and what else is left of it when
+it passes to another broker."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from bendybus.domain.commands import Command, Reply
 from bendybus.errors import BrokerError
+from bendybus.names import LockToken
 
-__all__ = ["Mailbox", "OnReply"]
+if TYPE_CHECKING:
+    from bendybus.broker.holders import SessionHolder
+    from bendybus.domain.session_commands import SessionLock
+
+__all__ = ["Leftovers", "Mailbox", "OnReply"]
 
 OnReply: TypeAlias = Callable[[Reply | BrokerError], None]
 Mailbox: TypeAlias = list[tuple[Command, OnReply]]
+
+
+class Leftovers(NamedTuple):
+    """What stood for a partition leaves this to what stands for it next."""
+
+    mailbox: Mailbox
+    sessions: list[tuple[SessionLock, SessionHolder]]
+    """The sessions that receivers of this broker hold."""
+    unsent: list[LockToken]
+    """Messages that were locked for receivers of this broker and not given to them."""

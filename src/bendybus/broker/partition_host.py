@@ -1,7 +1,8 @@
 """Runs one partition of a queue or subscription: locking, settling and reading its messages.
 
 What it has in common with a topic's partition, above all the output-commit rule: host.py.
-What it reads from its store: partition_reads.py. Who holds its sessions: holders.py.
+What it reads from its store: partition_reads.py. Who holds its sessions, and what passes to its next owner:
+partition_succession.py.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from bendybus.broker.holders import SessionHolder, SessionHolders
 from bendybus.broker.host import ignore
+from bendybus.broker.lifecycle import PartitionState
 from bendybus.broker.mailbox import Mailbox, OnReply
-from bendybus.broker.partition_reads import PartitionReads
+from bendybus.broker.partition_succession import PartitionSuccession
 from bendybus.broker.payload_cache import PayloadCache
 from bendybus.broker.scans import Matches, Scan
 from bendybus.broker.stores import AttachedStore
@@ -63,7 +64,7 @@ logger = logging.getLogger(__name__)
 _FOR_RECEIVERS: Final = (MessagesAvailable, SessionsReady, SessionsLost)
 
 
-class PartitionHost(PartitionReads):
+class PartitionHost(PartitionSuccession):
     def __init__(
         self,
         queue: Queue,
@@ -75,11 +76,10 @@ class PartitionHost(PartitionReads):
     ) -> None:
         super().__init__(queue, number, key, store, cache, epoch)
         self.queue = queue
-        self.holders = SessionHolders()
         self.scans: dict[Scan, None] = {}
         """The receivers with selectors, and their positions."""
 
-    def _built(self, snapshot: Snapshot) -> Partition:
+    def _restored(self, snapshot: Snapshot) -> Partition:
         queue = self.queue
         partition = Partition(
             self.number,
@@ -94,12 +94,10 @@ class PartitionHost(PartitionReads):
 
     def begin_emptying(self) -> None:
         super().begin_emptying()
-        self.holders.lose_all()
         self._restart_scans()
 
     def _tell_refused(self, mailbox: Mailbox, reason: BrokerError) -> None:
         super()._tell_refused(mailbox, reason)
-        self.holders.lose_all()
         self._restart_scans()
 
     def _restart_scans(self) -> None:
@@ -165,6 +163,9 @@ class PartitionHost(PartitionReads):
 
     async def find_locked(self, token: LockToken) -> Message | None:
         """The message that is locked under this token."""
+        if self.state is PartitionState.OWNED_ELSEWHERE:
+            found: Message | None = await self.current.find_locked(token)
+            return found
         return None if self._held is None else self._held.locked(token)
 
     def scan(self, subqueue: SubQueue, matches: Matches) -> Scan:
@@ -209,6 +210,9 @@ class PartitionHost(PartitionReads):
         For links that keep locked messages until they can send them. A lock ends with the memory that
         contains it: nothing that was locked before the partition was loaded again is locked any more.
         """
+        if self.state is PartitionState.OWNED_ELSEWHERE:
+            held: set[LockToken] = self.current.held_among(tokens, at)
+            return held
         return set() if self._held is None else self._held.held_among(tokens, at)
 
     def holds(self, token: LockToken, at: Instant) -> bool:
@@ -231,16 +235,6 @@ class PartitionHost(PartitionReads):
         )
         assert isinstance(reply, SessionAccepted)
         return reply if reply.lock is not None else None
-
-    def hold_session(self, lock: SessionLock, holder: SessionHolder) -> None:
-        """Tell this holder about messages in the session, and when the session is lost."""
-        self.holders.hold(lock, holder)
-        # So that the lock expires on time even if nothing else happens in this partition.
-        self.queue.keep_time(self)
-
-    def let_go_session(self, lock: SessionLock) -> None:
-        """Tell the holder of this session nothing more."""
-        self.holders.let_go(lock)
 
     def lock_in_session(self, lock: SessionLock, count: int, size_max: int) -> list[Message]:
         """`lock` for the holder of a session; nothing if the session is lost."""

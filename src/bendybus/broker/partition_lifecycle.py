@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
@@ -25,11 +25,12 @@ from bendybus.broker.lifecycle import (
     PartitionState,
     after,
 )
-from bendybus.broker.mailbox import Mailbox
+from bendybus.broker.mailbox import Mailbox, OnReply
 from bendybus.broker.payload_cache import PayloadCache
 from bendybus.broker.stores import AttachedStore
 from bendybus.broker.uncertain import UncertainSends
 from bendybus.broker.writer import Share
+from bendybus.domain.commands import Command
 from bendybus.domain.effects import DurableEffect, RemoveMessages
 from bendybus.domain.messages import Message
 from bendybus.domain.tally import Tally
@@ -100,6 +101,8 @@ class PartitionLifecycle(ABC, Generic[P]):
         self._reload_at = 0.0
         self._reload_after_s = RELOAD_AFTER_S
         self._uncertain = UncertainSends()
+        self._pass_on: Callable[[Command, OnReply], None]
+        """What happens to commands once another broker owns the partition (`Host.give_up`)."""
         self.last_count: int | None = None
         """How many messages it had when it was last in memory; None if it never was."""
 
@@ -115,6 +118,11 @@ class PartitionLifecycle(ABC, Generic[P]):
     def key(self) -> PartitionKey | None:
         """The store's key for the partition; None if the store was never open."""
         return self._key
+
+    @property
+    def current(self) -> Any:
+        """What stands for the partition now: something else, once another broker owns it."""
+        return self._entity.hosts[self.number]
 
     @property
     def partition(self) -> P | None:

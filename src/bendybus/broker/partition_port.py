@@ -79,6 +79,10 @@ class PartitionPort(PartitionStatus, Protocol):
     def figures(self) -> Figures | None:
         """None while they are unknown. Those of a partition elsewhere are as of `Entity.refresh`."""
 
+    @property
+    def current(self) -> PartitionPort:
+        """What stands for the partition now: something else, once another broker owns it."""
+
     def now(self) -> Instant:
         """The time in its namespace."""
 

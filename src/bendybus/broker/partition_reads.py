@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from bendybus.broker.host import Host
-from bendybus.broker.lifecycle import Availability
+from bendybus.broker.lifecycle import Availability, PartitionState
 from bendybus.domain.messages import Message, SubQueue
 from bendybus.domain.partition import Partition
 from bendybus.domain.session_commands import FindSessionState, SessionLock, SessionStateFound
@@ -45,6 +45,9 @@ class PartitionReads(Host[Partition]):
         cold = [message.body_row_id for message in messages if message.payload is None]
         if not cold:
             done(known)
+            return
+        if self.state is PartitionState.OWNED_ELSEWHERE:
+            self.current.read(messages, done)
             return
 
         def answer(payloads: list[bytes | None] | Exception) -> None:
@@ -101,6 +104,9 @@ class PartitionReads(Host[Partition]):
     async def session_state(self, lock: SessionLock) -> bytes | None:
         """The state of a session, for its holder."""
         found = await self.ask(FindSessionState(lock))
+        if self.state is PartitionState.OWNED_ELSEWHERE:
+            elsewhere: bytes | None = await self.current.session_state(lock)
+            return elsewhere
         assert isinstance(found, SessionStateFound)
         if found.size is None:
             return None

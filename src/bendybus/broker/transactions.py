@@ -12,10 +12,10 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from bendybus.broker.lifecycle import Availability
+from bendybus.broker.lifecycle import Availability, PartitionState
 from bendybus.broker.partition_port import PartitionPort
 from bendybus.domain.commands import Command
-from bendybus.errors import StoreUnavailable
+from bendybus.errors import PartitionMoved, StoreUnavailable
 
 if TYPE_CHECKING:
     from bendybus.broker.host import Host
@@ -25,8 +25,17 @@ __all__ = ["commit", "commit_here"]
 
 async def commit(work: Sequence[tuple[PartitionPort, Command]]) -> None:
     """Return once everything is durable. Raises if nothing has happened."""
-    if work:
-        await work[0][0].commit(work)
+    while work:
+        try:
+            await work[0][0].commit(work)
+        except PartitionMoved:
+            # The owner has given them up before anything was applied. All of them have the same next one.
+            moved = [(port.current, command) for port, command in work]
+            if moved[0][0] is work[0][0]:
+                raise
+            work = moved
+        else:
+            return
 
 
 async def commit_here(ports: Sequence[tuple[PartitionPort, Command]]) -> None:
@@ -41,6 +50,9 @@ async def commit_here(ports: Sequence[tuple[PartitionPort, Command]]) -> None:
         await host.look_ahead(command)
     await _loaded(by_host)
     # Nothing else runs from here to the submission, so the result of the checks stays valid.
+    for host in by_host:
+        if host.state is PartitionState.OWNED_ELSEWHERE:
+            raise PartitionMoved(f"Partition {host.number} of '{host.path}' is not owned by this broker.")
     at = work[0][0].now()
     for host, commands in by_host.items():
         host.check(commands, at)

@@ -1,7 +1,8 @@
-"""`bendybus broker`: the brokers of a running server, and what each of them owns."""
+"""`bendybus broker`: the brokers of a running server, what each of them owns, and brokers that drain."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import quote
@@ -9,16 +10,19 @@ from urllib.parse import quote
 import click
 
 from bendybus.cli.command import Command, server_command
-from bendybus.cli.output import show_many, show_one
+from bendybus.cli.output import note, show_many, show_one
 
 __all__ = ["app", "show_owners"]
+
+# How often it is read what the broker still owns.
+LOOK_AGAIN_S: Final = 0.2
 
 COLUMNS: Final = ("Name", "State", "Leads", "Address", "Version", "Stores", "Partitions")
 
 
 @click.group("broker", no_args_is_help=True)
 def app() -> None:
-    """The brokers of a server that has several: list, show."""
+    """The brokers of a server that has several: list, show, drain."""
 
 
 @app.command("list")
@@ -39,6 +43,33 @@ def show(command: Command, name: str) -> None:
         broker["stores"] = ", ".join(broker["stores"])
         broker["entities"] = {path: _spans(numbers) for path, numbers in broker["entities"].items()}
     show_one(broker, command.output)
+
+
+@app.command
+@click.argument("name", help="The broker, as 'bendybus broker list' shows it.")
+@click.option(
+    "--wait/--no-wait",
+    default=True,
+    show_default=True,
+    help="Wait until the broker owns no messaging store.",
+)
+@click.option("--stop", is_flag=True, help="No further: the broker gets its share again.")
+@server_command
+def drain(command: Command, name: str, wait: bool, stop: bool) -> None:
+    """Let a broker of a cluster give its messaging stores to others, before it is stopped or upgraded.
+
+    Locks and sessions stay valid. Clients of the broker are served until it ends.
+    """
+    path = f"/$brokers/{quote(name, safe='')}"
+    broker = command.ask_json("PUT", path, {"draining": not stop})
+    while wait and not stop and broker["stores"] and broker["state"] == "draining":
+        time.sleep(LOOK_AGAIN_S)
+        broker = command.ask_json("GET", path)
+    if command.as_json:
+        show_one(broker, command.output)
+    else:
+        left = f", and still owns {', '.join(broker['stores'])}" if broker["stores"] and not stop else ""
+        note(f"{name}: {broker['state']}{left}")
 
 
 def show_owners(command: Command, path: str) -> None:

@@ -6,12 +6,13 @@ to be elected.
 
 Rendezvous hashing gives each pair of group and broker a score. The highest score that is left decides, until
 every group has an owner; a broker that has its share takes no more. Equal shares are the bound, rounded up.
-When a broker joins or leaves, only the groups that prefer it, or that it kept out elsewhere, move.
+When a broker joins or leaves, only the groups that prefer it, or that it kept out elsewhere, move. A group
+that only some of the brokers can own, and for which none of those has room, goes to the highest score.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Container
 from hashlib import blake2b
 
 __all__ = ["assign", "share_max"]
@@ -22,18 +23,33 @@ def share_max(groups: int, brokers: int) -> int:
     return -(-groups // brokers)
 
 
-def assign(groups: Collection[str], brokers: Collection[str]) -> dict[str, str]:
-    """The owner of each group. There must be a broker."""
+def assign(
+    groups: Collection[str], brokers: Collection[str], cannot: Container[tuple[str, str]] = ()
+) -> dict[str, str]:
+    """The owner of each group. There must be a broker.
+
+    `cannot`: the pairs of a group and a broker that cannot own it. A group that nobody can own is left out.
+    """
     assert brokers, "without a broker there is no owner"
     groups, brokers = set(groups), set(brokers)
     room = dict.fromkeys(brokers, share_max(len(groups), len(brokers)))
     owners: dict[str, str] = {}
     # The names break ties, so that the order of the arguments never matters.
-    pairs = sorted((_score(group, broker), group, broker) for group in groups for broker in brokers)
-    for _, group, broker in reversed(pairs):
+    pairs = sorted(
+        (
+            (_score(group, broker), group, broker)
+            for group in groups
+            for broker in brokers
+            if (group, broker) not in cannot
+        ),
+        reverse=True,
+    )
+    for _, group, broker in pairs:
         if group not in owners and room[broker]:
             owners[group] = broker
             room[broker] -= 1
+    for _, group, broker in pairs:
+        owners.setdefault(group, broker)
     return owners
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Set
 from dataclasses import asdict
 from typing import Final
 
@@ -24,7 +24,7 @@ from bendybus.errors import BrokerError, NotSupported, StoreUnavailable, Unavail
 from bendybus.names import EntityPath, Instant, PartitionNumber
 from bendybus.store.catalog import EntityRecord
 
-__all__ = ["Cluster"]
+__all__ = ["Cluster", "stores_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -54,15 +54,17 @@ class Cluster:
         self._owners = dict(owners)
         self._catalog = catalog
         self._stores = {store: RemoteStore(store) for store in owners}
+        self.common: Container[str] | None = None
+        """The stores that all brokers were given, and that new partitions may be placed in."""
         self._nobody: dict[str, Peer] = {}
         """Stands for the owner of a store that has none."""
         self.namespace: Callable[[], Mapping[str, object]] = dict
         """The settings of the namespace, where the catalog is."""
 
-    def refuse(self, what: str) -> None:
+    def refuse(self, what: str, in_cluster: str = "") -> None:
+        advice = in_cluster if self.owners_change and in_cluster else "Use a server with one broker for it."
         raise NotSupported(
-            f"This server has several brokers, and {what} cannot be used with several yet. Use a server with "
-            "one broker for it."
+            f"This server has several brokers, and {what} cannot be used with several yet. {advice}"
         )
 
     def refuse_following(self) -> None:
@@ -86,6 +88,13 @@ class Cluster:
         self._catalog, self.term = broker, term
         self.has_catalog = broker == self.me.broker
 
+    def know_stores(self, names: Iterable[str]) -> None:
+        """Some broker has these stores. Nobody owns those that are new, as far as is known here."""
+        for name in names:
+            if name not in self._owners:
+                self._owners[name] = None
+                self._stores[name] = RemoteStore(name)
+
     @property
     def all_stores(self) -> Set[str]:
         return self._owners.keys()
@@ -93,10 +102,6 @@ class Cluster:
     def owner_of(self, store: str) -> str | None:
         """The broker that owns a store, as far as is known here."""
         return self._owners[store]
-
-    def stores_of(self, broker: str) -> list[str]:
-        """The stores that a broker owns, as far as is known here."""
-        return sorted(store for store, owner in self._owners.items() if owner == broker)
 
     def set_owner(self, store: str, broker: str | None) -> None:
         """The owner of a store has changed. The partitions in it are exchanged next (ownership.py)."""
@@ -120,6 +125,7 @@ class Cluster:
         return self._owner(store).topic_partition(topic, generation, number, self._stores[store])
 
     def _owner(self, store: str) -> Peer:
+        self.know_stores((store,))
         owner = self._owners[store]
         assert owner != self.me.broker, "a partition of this broker has a host"
         return self._unowned(store) if owner is None else self.peers.by_name[owner]
@@ -233,3 +239,8 @@ class Cluster:
     ) -> None:
         rule = None if add is None else rule_to_record(add)
         await self.leader.call("change-rules", (topic_path, name, rule, remove), type(None))
+
+
+def stores_of(cluster: Cluster, broker: str) -> list[str]:
+    """The stores that a broker owns, as far as is known here."""
+    return sorted(store for store in cluster.all_stores if cluster.owner_of(store) == broker)

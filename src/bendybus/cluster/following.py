@@ -190,6 +190,8 @@ class Following:
         if entity is None or entity.generation != generation:
             raise EntityNotFound(path)
         host = entity.own.get(PartitionNumber(number))
+        if host is None:
+            raise PartitionMoved(f"Partition {number} of '{path}' is not owned by this broker.")
         if not isinstance(host, PartitionHost):
             raise ArgumentError(f"Partition {number} of '{path}' has no sessions here.")
         return await host.session_state(lock)

@@ -294,6 +294,9 @@ class Owns(msgspec.Struct, array_like=True, frozen=True, tag=42):
     stores pass from one broker to another."""
 
     stores: dict[str, int]
+    resumed: dict[str, int] = {}
+    """Stores that were just taken over with everything that their last owners knew, and the terms of those.
+    Receivers keep their sessions. Said once."""
 
 
 class Status(msgspec.Struct, array_like=True, frozen=True, tag=40):

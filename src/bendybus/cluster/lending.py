@@ -24,7 +24,7 @@ from bendybus.names import LockToken
 if TYPE_CHECKING:
     from bendybus.cluster.link import PeerLink
 
-__all__ = ["Borrower", "Lender"]
+__all__ = ["Borrower", "Lender", "LentSession"]
 
 # As for a receiver here (gateway/receiver.py).
 PAGE_MAX: Final = 256
@@ -223,6 +223,15 @@ class LentSession:
         number, token = self.host.number, self.lock.token
         link.send(Supply(queue.path, queue.generation, SubQueue.MAIN, token, self._limit, number, body))
         self.wake()
+
+    @property
+    def broker(self) -> str:
+        """The broker whose receiver has the session."""
+        return self._lender.link.peer
+
+    def pass_away(self) -> None:
+        """Another broker owns the partition, and lends the session from now on."""
+        self._lender.forget(self.lock)
 
     def lost(self) -> None:
         self._lender.forget(self.lock)

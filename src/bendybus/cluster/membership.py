@@ -7,7 +7,7 @@ harm, because the stores and the catalog refuse what it writes once another brok
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from bendybus.cluster.assignment import assign
@@ -17,12 +17,16 @@ from bendybus.store.roster import BrokerRow, RosterView
 __all__ = [
     "BEAT_S",
     "DEAD_AFTER_S",
+    "DRAINING",
     "GONE",
     "LEAVING",
     "SERVING",
     "STARTING",
+    "common_stores",
     "is_alive",
+    "known_stores",
     "living",
+    "refuse_missing_stores",
     "refuse_other_stores",
     "wanted_owners",
 ]
@@ -35,6 +39,8 @@ DEAD_AFTER_S: Final = 3.0
 # The states of a broker.
 STARTING: Final = "starting"
 SERVING: Final = "serving"
+DRAINING: Final = "draining"
+"""It gives its stores up, and goes on serving its clients."""
 LEAVING: Final = "leaving"
 """It is ending, and gives its stores up."""
 GONE: Final = "gone"
@@ -50,17 +56,63 @@ def living(view: RosterView) -> dict[str, BrokerRow]:
 
 
 def wanted_owners(view: RosterView, stores: Collection[str]) -> dict[str, str]:
-    """The broker that is to own each store. Empty while no broker serves."""
-    brokers = [broker.name for broker in view.brokers if is_alive(broker) and broker.state == SERVING]
-    return assign(stores, brokers) if brokers else {}
+    """The broker that is to own each store. Empty while no broker serves.
+
+    A broker that drains owns nothing, unless there is no other. A broker owns only stores that it was given,
+    and that it reaches if another one does.
+    """
+    alive = [broker for broker in view.brokers if is_alive(broker)]
+    for state in (SERVING, DRAINING):
+        brokers = [broker for broker in alive if broker.state == state]
+        if brokers:
+            groups = set(stores).union(*(broker.stores for broker in brokers))
+            names = [broker.name for broker in brokers]
+            return assign(groups, names, _cannot_own(brokers, groups))
+    return {}
+
+
+def _cannot_own(brokers: Sequence[BrokerRow], stores: Collection[str]) -> set[tuple[str, str]]:
+    """Which stores which of these brokers cannot own: they were not given them, or do not reach them."""
+    cannot: set[tuple[str, str]] = set()
+    for store in stores:
+        given = [broker for broker in brokers if store in broker.stores]
+        cannot |= {(store, broker.name) for broker in brokers if broker not in given}
+        if any(store not in broker.unreached for broker in given):
+            # Otherwise nobody reaches it, and whoever is to own it goes on trying.
+            cannot |= {(store, broker.name) for broker in given if store in broker.unreached}
+    return cannot
+
+
+def known_stores(view: RosterView) -> list[str]:
+    """The stores that some living broker was given."""
+    return sorted({store for broker in living(view).values() for store in broker.stores})
+
+
+def common_stores(view: RosterView) -> set[str]:
+    """The stores that every living broker was given. Only these get new partitions: others could be lost with
+    one broker."""
+    given = [set(broker.stores) for broker in living(view).values()]
+    return set.intersection(*given) if given else set()
 
 
 def refuse_other_stores(view: RosterView, name: str, stores: Collection[str]) -> None:
-    """`ConfigError` if another broker was given other messaging stores: neither could replace the other."""
+    """`ConfigError` if another broker was given other messaging stores, unless stores are being added: then
+    one of the two has all that the other has."""
     for broker in view.brokers:
-        if broker.name != name and is_alive(broker) and set(broker.stores) != set(stores):
+        theirs, ours = set(broker.stores), set(stores)
+        if broker.name != name and is_alive(broker) and not (theirs <= ours or ours <= theirs):
             raise ConfigError(
                 f"the broker '{broker.name}' of this cluster has the messaging stores "
-                f"{', '.join(sorted(broker.stores))}, this one has {', '.join(sorted(stores))}. All brokers "
-                "of a cluster need the same --store options"
+                f"{', '.join(sorted(theirs))}, this one has {', '.join(sorted(ours))}. All brokers of a "
+                "cluster need the same --store options; to add stores, give them to one broker after another"
             )
+
+
+def refuse_missing_stores(view: RosterView, placed: Collection[str], stores: Collection[str]) -> None:
+    """`ConfigError` if entities have partitions in stores that no living broker was given."""
+    missing = set(placed).difference(known_stores(view), stores)
+    if missing:
+        raise ConfigError(
+            f"entities of this cluster have partitions in the messaging stores {', '.join(sorted(missing))}, "
+            "and no broker is given them. Add the --store options"
+        )

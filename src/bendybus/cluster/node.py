@@ -20,16 +20,20 @@ from bendybus.cluster.following import Following
 from bendybus.cluster.membership import (
     BEAT_S,
     DEAD_AFTER_S,
+    DRAINING,
     GONE,
     LEAVING,
     SERVING,
+    common_stores,
     is_alive,
+    known_stores,
     living,
+    refuse_missing_stores,
     refuse_other_stores,
     wanted_owners,
 )
 from bendybus.cluster.ownership import Ownership
-from bendybus.errors import BrokerError, ConfigError, StoreUnavailable
+from bendybus.errors import BrokerError, ConfigError, InvalidOperation, StoreUnavailable
 from bendybus.store.catalog import SharedCatalog
 from bendybus.store.roster import BrokerRow, Roster, RosterView
 
@@ -39,6 +43,9 @@ logger = logging.getLogger(__name__)
 
 # A broker that was killed and is started again at once finds its name taken for so long.
 NAME_PATIENCE_S: Final = DEAD_AFTER_S + 2.0
+# A broker that ends gives its stores away for so long. Then it ends with what it has.
+LEAVE_PATIENCE_S: Final = 15.0
+LOOK_AGAIN_S: Final = 0.02
 
 T = TypeVar("T")
 
@@ -64,6 +71,8 @@ class Node:
         """What was read last."""
         self._news = asyncio.Event()
         self._was_silent = False
+        self._unreached: list[str] = []
+        """What the others were told."""
         self._revision = -1
         self._following: Following | None = None
         self._ownership: Ownership | None = None
@@ -89,8 +98,9 @@ class Node:
         while True:
             view = await self._beat()
             refuse_other_stores(view, self._row.name, self._row.stores)
-            await self._lead(view)
             self._meet(view)
+            refuse_missing_stores(view, await asyncio.to_thread(self._placed), self._row.stores)
+            await self._lead(view)
             if self._cluster.has_catalog or "created_at" in self._catalog.namespace():
                 return
             # Another broker is founding it.
@@ -114,6 +124,51 @@ class Node:
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._keep_beating()), loop.create_task(self._keep_acting())]
 
+    @property
+    def state(self) -> str:
+        return self._row.state
+
+    async def drain(self, draining: bool) -> None:
+        """Give all stores away and own none, or take part again. Returns when the others know."""
+        if self.state not in (SERVING, DRAINING):
+            raise InvalidOperation(f"The broker '{self._row.name}' is {self.state}.")
+        if draining and self.view is not None:
+            others = [each for each in self.view.brokers if each.name != self._row.name and is_alive(each)]
+            if not any(each.state == SERVING for each in others):
+                raise InvalidOperation(
+                    f"No other broker serves, so nobody could own the stores of '{self._row.name}'. Start "
+                    "another one first."
+                )
+        before, self._row = self._row, replace(self._row, state=DRAINING if draining else SERVING)
+        try:
+            self.view = await self._beat()
+        except BrokerError:
+            self._row = before
+            raise
+        self._news.set()
+
+    async def look(self) -> None:
+        """Read what there is now instead of at the next heartbeat."""
+        self.view = await self._beat()
+        self._news.set()
+
+    async def leave(self) -> None:
+        """Give all stores away before the end, while clients are still served."""
+        view = await self._say(LEAVING)
+        if view is None or view.own_silence_s is None or self._ownership is None:
+            # Nobody can be told, or another process has this broker's name.
+            return
+        self.view, owned = view, list(self._ownership.terms())
+        self._news.set()
+        try:
+            async with asyncio.timeout(LEAVE_PATIENCE_S):
+                while self._wanted(self.view) and not self._ownership.has_given_away(owned):
+                    await asyncio.sleep(LOOK_AGAIN_S)
+        except TimeoutError:
+            logger.warning(
+                "messaging stores are not given up in time: %s", ", ".join(self._ownership.terms())
+            )
+
     async def stop(self) -> None:
         """Leave in order: others take over at once. May be called again."""
         if self._stopped:
@@ -122,19 +177,20 @@ class Node:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._say(LEAVING)
+        view = await self._say(LEAVING)
         if self._ownership is not None:
-            await self._ownership.stop()
+            await self._ownership.stop({} if view is None else self._wanted(view))
         await self._say(GONE)
         await self._ask(self._roster.close)
         self._thread.shutdown(wait=False)
 
-    async def _say(self, state: str) -> None:
+    async def _say(self, state: str) -> RosterView | None:
         self._row = replace(self._row, state=state)
         try:
-            await self._beat()
+            return await self._beat()
         except BrokerError as reason:
             logger.warning("the others are not told that this broker is %s: %s", state, reason)
+            return None
 
     # -- heartbeats ---------------------------------------------------------------
 
@@ -192,16 +248,38 @@ class Node:
             )
             await self._ownership.check()
         await self._lead(view)
-        await self._ownership.settle(wanted_owners(view, self._row.stores), living(view).keys())
+        await self._tell_unreached()
+        await self._ownership.settle(self._wanted(view), living(view).keys())
         if not self._cluster.has_catalog and view.lead.revision != self._revision:
             async with self._following_entities():
                 await self.compare()
+
+    async def _tell_unreached(self) -> None:
+        """So that others own what this broker does not reach."""
+        assert self._ownership is not None
+        unreached = self._ownership.unreached()
+        if unreached != self._unreached:
+            name, instance = self._row.name, self._row.instance
+            await self._ask(lambda: self._roster.reach(name, instance, unreached))
+            logger.warning(
+                "messaging stores that this broker does not reach: %s", ", ".join(unreached) or "none"
+            )
+            self._unreached = unreached
+
+    def _placed(self) -> set[str]:
+        """The stores that have partitions, as the catalog says."""
+        return {store for record in self._catalog.entities() for store in record.placement}
+
+    def _wanted(self, view: RosterView) -> dict[str, str]:
+        return wanted_owners(view, self._row.stores)
 
     def _meet(self, view: RosterView) -> None:
         """Call brokers that are new, and forget those that are gone or presumed dead."""
         peers = self._cluster.peers
         others = {broker.name: broker for broker in view.brokers if broker.name != self._row.name}
         self.addresses = {name: broker.address for name, broker in others.items() if is_alive(broker)}
+        self._cluster.know_stores(known_stores(view))
+        self._cluster.common = common_stores(view)
         for name in self.addresses:
             peers.add(name)
         for name in peers.by_name.keys() - self.addresses.keys():

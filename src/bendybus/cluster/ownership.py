@@ -7,21 +7,23 @@ highest term counts.
 
 A store that this broker takes over is opened and claimed first, and then each partition in it gets a host in
 place of what stood for it. When the broker gives the store up, or learns that it was displaced, it is the
-other way round. Commands that wait pass to the new owner. Locks and sessions end, as they do at a restart.
+other way round. Commands that wait pass to the new owner. If the owner gives the store up by plan, locks and
+sessions pass as well (handing_over.py). Otherwise they end, as they do at a restart.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Container, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 from bendybus.broker.broker import Broker
 from bendybus.broker.entity import Entity
 from bendybus.broker.host import Host
-from bendybus.broker.mailbox import Mailbox
+from bendybus.broker.lifecycle import StoreState
 from bendybus.broker.openers import OPENERS
 from bendybus.broker.partition_host import PartitionHost
 from bendybus.broker.partition_port import PartitionPort
@@ -32,10 +34,11 @@ from bendybus.broker.topic import SendTarget, Topic
 from bendybus.broker.topic_host import TopicHost
 from bendybus.cluster.cluster import Cluster
 from bendybus.cluster.following import Following
-from bendybus.cluster.items import LOCAL_COMMANDS
-from bendybus.cluster.remote import RemotePartition
-from bendybus.cluster.serving import Service
-from bendybus.errors import BrokerError, StoreError, StoreUnavailable
+from bendybus.cluster.handing_over import HandingOver, Remembered
+from bendybus.cluster.passing_on import pass_on
+from bendybus.cluster.reaching import Reach
+from bendybus.cluster.serving import Calls, Service
+from bendybus.errors import BrokerError, StoreError
 from bendybus.names import PartitionNumber
 from bendybus.store.protocol import SharedStore
 
@@ -44,6 +47,8 @@ __all__ = ["Ownership"]
 logger = logging.getLogger(__name__)
 
 TAKE_PATIENCE_S: Final = 1.0
+# A broker that was given a store keeps it for some heartbeats: the giver may know more of the others.
+GIVEN_FOR_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,17 @@ class _Owned:
     store: SharedStore
     attached: AttachedStore
     term: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaving:
+    """A store that this broker has given up."""
+
+    owned: _Owned
+    to: str | None
+    """The next owner."""
+    kept: bool
+    """Whether the next owner has what only memory knew."""
 
 
 class Ownership:
@@ -81,15 +97,37 @@ class Ownership:
         self._candidates: dict[str, SharedStore] = {}
         """Stores that this broker is to own, and does not own yet."""
         self._taking: dict[str, asyncio.Task[None]] = {}
+        self._leaving: dict[str, _Leaving] = {}
+        """Stores that were given up and do not know it yet."""
+        self._taken_at: dict[str, float] = {}
+        """When this broker took each of its stores, by the loop's clock."""
+        self._reach = Reach()
+        self._handing_over = HandingOver(cluster, self._take_soon)
         self._complaints: dict[str, str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         cluster.peers.owns = self.heard
         for name, peer in cluster.peers.by_name.items():
             self.heard(name, peer.owned)
 
+    def calls(self) -> Calls:
+        """What the other brokers may ask."""
+        return self._handing_over.calls()
+
     def terms(self) -> dict[str, int]:
         """The stores that this broker owns, and the term of each."""
         return {name: owned.term for name, owned in self._own.items()}
+
+    def has_given_away(self, names: Iterable[str]) -> bool:
+        """Whether others own these stores, as far as is known here."""
+        owners = {self._cluster.owner_of(name) for name in names}
+        return not owners & {None, self._cluster.me.broker} and not self._leaving
+
+    def unreached(self) -> list[str]:
+        """The stores that this broker has not reached for a while, although it tries to."""
+        for name, owned in self._own.items():
+            is_away = owned.attached.state is StoreState.AWAY
+            (self._reach.tries if is_away else self._reach.reached)(name)
+        return self._reach.unreached({*self._own, *self._leaving, *self._taking})
 
     # -- what is to be ------------------------------------------------------------
 
@@ -97,36 +135,48 @@ class Ownership:
         """Give up what others are to own, and take over what this broker is to own.
 
         `wanted`: the owner that each store is to have. `alive`: the instances of the brokers that are alive.
-        A store whose owner is alive is not taken: that owner gives it up, if it is to.
+        A store whose owner is alive is not taken: that owner gives it up, if it is to, and if it has a
+        connection to the next one.
         """
         me, self._alive = self._cluster.me.broker, alive
+        for name in list(self._leaving):
+            await self._leave(name)
         for name in [name for name in self._own if wanted.get(name, me) != me]:
-            await self.release(name)
+            if not self._is_new(name) and self._cluster.peers.reaches(wanted[name]):
+                await self.release(name, wanted[name])
         mine = [name for name, owner in wanted.items() if owner == me and name not in self._own]
         for name in self._candidates.keys() - mine - self._taking.keys():
             await asyncio.to_thread(self._candidates.pop(name).close)
         for name in mine:
-            if name not in self._taking:
-                self._taking[name] = asyncio.get_running_loop().create_task(self._take(name))
+            self._take_soon(name)
         if self._taking:
             # A database that does not answer must not delay what concerns others.
             await asyncio.wait(self._taking.values(), timeout=TAKE_PATIENCE_S)
 
+    def _is_new(self, name: str) -> bool:
+        """Whether this broker was given the store just now. What it knows of the others may be older."""
+        taken_at = self._taken_at.get(name)
+        return taken_at is not None and asyncio.get_running_loop().time() - taken_at < GIVEN_FOR_S
+
+    def _take_soon(self, name: str) -> None:
+        if name not in self._taking and name not in self._own and name not in self._leaving:
+            self._taking[name] = asyncio.get_running_loop().create_task(self._take(name))
+
     async def _take(self, name: str) -> None:
+        self._reach.tries(name)
         try:
             store, is_open = self._candidates.get(name), True
             if store is None:
                 store = self._candidates[name] = self._store_named(name)
                 is_open = False
             taken = await asyncio.to_thread(self._claim, store, is_open)
+            self._reach.reached(name)
             if taken is not None:
                 await self._install(name, store, *taken)
             self._complaints.pop(name, None)
         except BrokerError as reason:
             # A database that is away, or one that was put in the place of another. Tried again soon.
-            if self._complaints.get(name) != str(reason):
-                self._complaints[name] = str(reason)
-                logger.error("the messaging store '%s' cannot be taken over: %s", name, reason)
+            self._complain(name, f"the messaging store '{name}' cannot be taken over: {reason}")
             if name in self._candidates:
                 await asyncio.to_thread(self._candidates.pop(name).close)
         except Exception:
@@ -134,12 +184,19 @@ class Ownership:
         finally:
             del self._taking[name]
 
+    def _complain(self, name: str, complaint: str) -> None:
+        """Log what is wrong with a store, once."""
+        if self._complaints.get(name) != complaint:
+            self._complaints[name] = complaint
+            logger.error(complaint)
+
     def _claim(self, store: SharedStore, is_open: bool) -> tuple[int, PartitionClaims] | None:
         """In a thread: become the owner, and claim all partitions. None if the owner is alive."""
         if not is_open:
             store.open()
         owner, me = store.owner(), self._cluster.me
-        if owner.instance in self._alive and owner.instance != me.instance:
+        is_owned = owner.instance in self._alive and owner.instance != me.instance
+        if is_owned and not self._handing_over.is_offered(store.name, owner.term):
             return None
         term = store.take(me.broker, me.instance, owner.term)
         if term is None:
@@ -170,24 +227,27 @@ class Ownership:
             attached = self._broker.add_store(store)
             attached.displaced = lambda: self._displaced(name)
             self._own[name] = _Owned(store, attached, term)
+            remembered = self._handing_over.taken(name, term)
+            if remembered is not None:
+                self._taken_at[name] = asyncio.get_running_loop().time()
             self._cluster.set_owner(name, self._cluster.me.broker)
             self._following.keep_claims(
                 {key: claim for key, claim in claims.items() if key[1:] not in placed}
             )
-            self._host_partitions(attached, claims)
+            self._host_partitions(attached, claims, remembered)
             logger.info("owns the messaging store '%s' with %d partitions, term %d", name, len(placed), term)
-        if self.service is not None:
-            self.service.watch(attached)
-        self._announce()
+            if self.service is not None:
+                self.service.watch(attached)
+            self._announce({} if remembered is None else {name: remembered.term})
 
-    def _announce(self) -> None:
+    def _announce(self, resumed: Mapping[str, int] | None = None) -> None:
         if self.service is not None:
-            self.service.ownership_changed()
+            self.service.ownership_changed(resumed)
 
     # -- what is no longer ---------------------------------------------------------
 
-    async def release(self, name: str) -> None:
-        """Give up a store in order: what was submitted is written first."""
+    async def release(self, name: str, to: str | None = None) -> None:
+        """Give up a store in order: what was submitted is written first. `to`: its next owner."""
         async with self._entities.changing:
             owned = self._own.get(name)
             if owned is None:
@@ -195,41 +255,69 @@ class Ownership:
             hosts = self._hosts_in(owned.attached)
             for host in hosts:
                 host.begin_handing_over()
-            await owned.attached.writer.drain()
             try:
-                await owned.attached.run(owned.store.release)
-            except BrokerError as reason:
-                # Nobody else could take it, because the store would still name us.
-                logger.warning("the messaging store '%s' cannot be given up now: %s", name, reason)
+                await owned.attached.writer.drain()
+                with suppress(BrokerError):
+                    # What receivers are waiting for has been read after that, and given to them.
+                    await owned.attached.query(_nothing)
+                kept = to is not None and await self._handing_over.send(name, owned.term, hosts, to)
+            except BaseException:
                 for host in hosts:
                     host.keep()
-                return
-            await self._uninstall(name)
-            logger.info("gives up the messaging store '%s'", name)
-        self._announce()
+                raise
+            self._leaving[name] = _Leaving(owned, to, kept)
+            self._uninstall(name, kept=kept)
+        logger.info("gives up the messaging store '%s'", name)
+        await self._leave(name)
 
-    def heard(self, broker: str, stores: Mapping[str, int]) -> None:
-        """Another broker says what it owns."""
+    async def _leave(self, name: str) -> None:
+        """Let the next owner take a store that was given up, and the store itself know it."""
+        leaving = self._leaving[name]
+        owned = leaving.owned
+        if leaving.to is not None:
+            await self._handing_over.told()
+            await self._handing_over.offer(name, owned.term, leaving.to, kept=leaving.kept)
+        try:
+            await owned.attached.run(owned.store.release)
+        except BrokerError as reason:
+            # Only the broker that was asked to can take it: the store still names us. Tried again.
+            self._complain(name, f"the messaging store '{name}' does not hear that it is given up: {reason}")
+            return
+        if name in self._leaving:
+            await self._left(name)
+
+    async def _left(self, name: str) -> None:
+        """A store that was given up knows it."""
+        leaving = self._leaving.pop(name)
+        self._complaints.pop(name, None)
+        self._reach.reached(name)
+        await self._close(leaving.owned)
+
+    def heard(self, broker: str, stores: Mapping[str, int], resumed: Mapping[str, int] | None = None) -> None:
+        """Another broker says what it owns. `resumed`: see `Owns`."""
         cluster = self._cluster
+        cluster.know_stores(stores)
         for name, term in stores.items():
             heard = self._heard.get(name, (0, ""))[0]
+            kept = heard > 0 and (resumed or {}).get(name) == heard
             # A broker that was presumed dead may still be the owner.
-            if name not in cluster.all_stores or term < heard or (term == heard and cluster.owner_of(name)):
+            if term < heard or (term == heard and cluster.owner_of(name)):
                 continue
             self._heard[name] = term, broker
             owned = self._own.get(name)
             if owned is None:
-                self._follow_owner(name, broker)
+                self._follow_owner(name, broker, kept=kept)
             elif owned.term < term:
                 self._displaced(name)
         for name in cluster.all_stores:
             if cluster.owner_of(name) == broker and name not in stores:
-                self._follow_owner(name, None)
+                # The next owner says what becomes of the sessions.
+                self._follow_owner(name, None, kept=True)
 
-    def _follow_owner(self, name: str, broker: str | None) -> None:
+    def _follow_owner(self, name: str, broker: str | None, *, kept: bool) -> None:
         """A store passes from one other broker to another, or to nobody."""
         self._cluster.set_owner(name, broker)
-        self._exchange_all(name)
+        self._exchange_all(name, kept=kept)
 
     def _displaced(self, name: str) -> None:
         """Another broker has the store, as that broker or the store itself says."""
@@ -237,10 +325,14 @@ class Ownership:
 
     async def _let_go(self, name: str) -> None:
         async with self._entities.changing:
-            if name in self._own:
+            owned = self._own.get(name)
+            if owned is not None:
                 logger.warning("the messaging store '%s' is let go of: another broker has taken it", name)
-                await self._uninstall(name)
-        self._announce()
+                self._uninstall(name, kept=False)
+                await self._close(owned)
+            elif name in self._leaving:
+                # It is reached again, and says so: it does not have to be told any more.
+                await self._left(name)
 
     async def check(self) -> None:
         """Ask each store who owns it: this broker was silent, and may have been replaced."""
@@ -253,11 +345,17 @@ class Ownership:
                 if owner.term != owned.term:
                     await self._let_go(name)
 
-    async def _uninstall(self, name: str) -> None:
+    def _uninstall(self, name: str, *, kept: bool) -> None:
+        """The partitions in the store are not here any more. `kept`: their next owner has their locks."""
         owned = self._own.pop(name)
+        self._taken_at.pop(name, None)
         term, broker = self._heard.get(name, (0, ""))
+        self._heard[name] = max((term, broker), (owned.term, self._cluster.me.broker))
         self._cluster.set_owner(name, broker if term > owned.term else None)
-        self._exchange_all(name)
+        # The others know before their commands come back.
+        self._exchange_all(name, kept=kept, before_passing_on=self._announce)
+
+    async def _close(self, owned: _Owned) -> None:
         await self._broker.remove_store(owned.attached)
         await asyncio.to_thread(owned.store.close)
 
@@ -278,7 +376,9 @@ class Ownership:
     def _hosts_in(self, store: AttachedStore) -> list[Host[Any]]:
         return [host for entity in self._entities for host in entity.own.values() if host.store is store]
 
-    def _host_partitions(self, attached: AttachedStore, claims: PartitionClaims) -> None:
+    def _host_partitions(
+        self, attached: AttachedStore, claims: PartitionClaims, remembered: Remembered | None
+    ) -> None:
         """Each partition in the store gets a host. Then they are loaded."""
         cache = self._entities.cache
         exchanged: list[tuple[PartitionPort, Host[Any]]] = []
@@ -291,16 +391,20 @@ class Ownership:
             else:
                 host = queue_host = PartitionHost(entity, number, key, attached, cache, epoch)
                 former = entity.exchange(queue_host, queue_host)
+                if remembered is not None:
+                    remembered.give_to(queue_host, self.service)
             exchanged.append((former, host))
         for former, host in exchanged:
             host.load()
-            _pass_on(_given_up(former), host)
+            pass_on(former, host, kept=remembered is not None)
         for entity in {entity for entity, _ in self._placed(attached.name)}:
             if isinstance(entity, Queue):
                 self._entities.forwarder(entity).wake()
 
-    def _exchange_all(self, name: str) -> None:
-        """Other brokers own the partitions in the store, or nobody does."""
+    def _exchange_all(
+        self, name: str, *, kept: bool, before_passing_on: Callable[[], None] = lambda: None
+    ) -> None:
+        """Other brokers own the partitions in the store, or nobody does. `kept`: they have their sessions."""
         exchanged: list[tuple[Entity[Any, Any, Any], PartitionPort, PartitionPort]] = []
         for entity, number in self._placed(name):
             if isinstance(entity, Topic):
@@ -309,8 +413,9 @@ class Ownership:
                 port = self._cluster.queue_partition(entity, entity.generation, number, name)
             whole: Entity[Any, Any, Any] = entity
             exchanged.append((whole, whole.exchange(port, None), port))
+        before_passing_on()
         for whole, former, port in exchanged:
-            _pass_on(_given_up(former), port)
+            pass_on(former, port, kept=kept)
             whole.availability_changed(port)
 
     # -- life ---------------------------------------------------------------------
@@ -320,27 +425,21 @@ class Ownership:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def stop(self) -> None:
-        """Give everything up in order."""
+    async def stop(self, wanted: Mapping[str, str] | None = None) -> None:
+        """Give everything up in order. `wanted`: the owner that each store is to have."""
         tasks = [*self._tasks, *self._taking.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for name in list(self._leaving):
+            await self._leave(name)
         for name in list(self._own):
-            await self.release(name)
+            await self.release(name, (wanted or {}).get(name))
+        for leaving in self._leaving.values():
+            await self._close(leaving.owned)
         for store in self._candidates.values():
             await asyncio.to_thread(store.close)
 
 
-def _given_up(former: PartitionPort) -> Mailbox:
-    assert isinstance(former, Host | RemotePartition), "there are no others"
-    return former.give_up()
-
-
-def _pass_on(mailbox: Mailbox, port: PartitionPort) -> None:
-    """Commands that waited for the former owner wait for the next one."""
-    for command, done in mailbox:
-        if type(command) in LOCAL_COMMANDS and not isinstance(port, Host):
-            done(StoreUnavailable(f"Partition {port.number} of '{port.path}' has another owner now."))
-        else:
-            port.submit(command, done)
+def _nothing() -> None:
+    """Does nothing: it is awaited because it runs after everything asked for before."""

@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
+from bendybus.broker.holders import SessionHolder
 from bendybus.broker.lifecycle import Availability
 from bendybus.broker.queue import Queue
 from bendybus.broker.topic import Topic
@@ -73,6 +74,8 @@ class Peer:
     def __init__(self, name: str, absence: str | None = None) -> None:
         """`absence`: why partitions are unavailable without a connection, for people."""
         self.name = name
+        self.is_nobody = absence is not None
+        """Whether it stands for the owner of a store that has none."""
         self.absence = absence or f"the broker '{name}', which owns it, cannot be reached"
         self.link: PeerLink | None = None
         """The connection, while the other broker serves its partitions."""
@@ -108,17 +111,21 @@ class Peer:
         self._add(self._known_entity(topic.path, generation), partition)
         return partition
 
-    def release(self, partition: RemotePartition[Any]) -> None:
-        """The other broker does not own this partition any more."""
+    def release(
+        self, partition: RemotePartition[Any]
+    ) -> tuple[list[tuple[SessionLock, SessionHolder]], list[LockToken]]:
+        """The other broker does not own this partition any more. Returns what is left (supply.py)."""
         known = self._known.get(partition.path)
         if known is None or known.partitions.get(partition.number) is not partition:
-            return
+            return [], []
         del known.partitions[partition.number]
-        if known.supplier is not None:
-            known.supplier.drop_partition(partition.number)
-            if not known.partitions:
-                # It is kept: what was demanded counts for as long as the connection lasts.
-                known.supplier.rest()
+        if known.supplier is None:
+            return [], []
+        left = known.supplier.leave_partition(partition.number)
+        if not known.partitions:
+            # It is kept: what was demanded counts for as long as the connection lasts.
+            known.supplier.rest()
+        return left
 
     def forget(self, path: str) -> None:
         """The entity is deleted."""
@@ -198,6 +205,10 @@ class Peer:
         self._grace = None
         logger.warning("partitions are unavailable: %s", self.absence)
         self._set_all(Availability.UNAVAILABLE)
+        for known in list(self._known.values()):
+            if known.supplier is not None:
+                # Sessions that went on while the partition had no owner end now.
+                known.supplier.disconnected()
 
     def _cancel_grace(self) -> None:
         if self._grace is not None:
@@ -281,8 +292,8 @@ class Peers:
         """Serves the other brokers. Until there is one, they are not answered."""
         self.connected: Callable[[Peer], None] = _nothing
         """Called with a broker to which a connection was opened."""
-        self.owns: Callable[[str, Mapping[str, int]], None] = _ignore
-        """Called with what another broker says that it owns."""
+        self.owns: Callable[[str, Mapping[str, int], Mapping[str, int]], None] = _ignore
+        """Called with what another broker says that it owns (`Owns`)."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
         """Each keeps the connection to one broker."""
         self._connect: Callable[[str, Callable[[], PeerLink]], Any] | None = None
@@ -307,6 +318,11 @@ class Peers:
         self._connect = connect
         for name in self.by_name:
             self._call(name)
+
+    def reaches(self, name: str) -> bool:
+        """Whether this broker serves its partitions, and there is a connection to it."""
+        peer = self.by_name.get(name)
+        return peer is not None and peer.link is not None
 
     def add(self, name: str) -> None:
         """There is one more broker."""
@@ -382,7 +398,7 @@ class Peers:
             self.by_name[link.peer].serves(link)
         elif isinstance(item, Owns):
             self.by_name[link.peer].owned = item.stores
-            self.owns(link.peer, item.stores)
+            self.owns(link.peer, item.stores, item.resumed)
         elif isinstance(item, _SUPPLIES):
             self.by_name[link.peer].received(frame, item)
         elif self.service is not None:
@@ -405,5 +421,5 @@ def _nothing(_: Peer) -> None:
     """Nobody wants to know."""
 
 
-def _ignore(broker: str, stores: Mapping[str, int]) -> None:
+def _ignore(broker: str, stores: Mapping[str, int], resumed: Mapping[str, int]) -> None:
     """Stores stay where they are."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -17,14 +18,14 @@ from bendybus.broker.entity import Entity
 from bendybus.broker.holders import SessionHolder
 from bendybus.broker.host import ignore
 from bendybus.broker.lifecycle import Availability, StoreState
-from bendybus.broker.mailbox import Mailbox, OnReply
+from bendybus.broker.mailbox import Leftovers, Mailbox, OnReply
 from bendybus.broker.partition_port import OnPayloads, PartitionPort
 from bendybus.broker.queue import Queue
 from bendybus.broker.scans import Matches, Scan
 from bendybus.broker.topic import Topic
 from bendybus.cluster.frames import Frame, FrameError
 from bendybus.cluster.items import Answer, Ask, Commit, Figures, Item, LookUp, Payloads, Read, Returned
-from bendybus.domain.commands import Command, Release, Reply
+from bendybus.domain.commands import Command, Peek, Release, Reply
 from bendybus.domain.messages import Message, SubQueue
 from bendybus.domain.session_commands import (
     ReleaseSession,
@@ -32,8 +33,15 @@ from bendybus.domain.session_commands import (
     SessionLock,
 )
 from bendybus.domain.shelf import Counts
-from bendybus.errors import BrokerError, EntityNotFound, NotSupported, StoreUnavailable
-from bendybus.names import EntityPath, Instant, LockToken, PartitionNumber
+from bendybus.errors import (
+    BrokerError,
+    EntityNotFound,
+    NotSupported,
+    PartitionMoved,
+    StoreUnavailable,
+    Unavailable,
+)
+from bendybus.names import EntityPath, Instant, LockToken, PartitionNumber, SequenceNumber
 
 if TYPE_CHECKING:
     from bendybus.cluster.peers import Peer
@@ -79,6 +87,15 @@ class RemotePartition(Generic[E]):
         self.availability = Availability.LOADING
         self.figures: RemoteFigures | None = None
         self._mailbox: Mailbox = []
+        self._pass_on: Callable[[Command, OnReply], None] | None = None
+        """What happens to commands once the partition has another owner."""
+        self._unanswered = 0
+        """How many commands the owner has not answered."""
+        self._returned: Mailbox = []
+        """Commands that the owner got when it was not the owner any more."""
+        self._behind: RemotePartition[E] | None = None
+        """What stood for the partition before, while not all of its commands are answered. Ours wait, because
+        some of its commands may come back."""
 
     def __repr__(self) -> str:
         return f"{self._entity.path}[{self.number}] at {self._peer.name}"
@@ -86,6 +103,11 @@ class RemotePartition(Generic[E]):
     @property
     def path(self) -> EntityPath:
         return self._entity.path
+
+    @property
+    def current(self) -> Any:
+        """What stands for the partition now: something else, once it has another owner."""
+        return self._entity.hosts[self.number]
 
     def now(self) -> Instant:
         return self._entity.now()
@@ -103,12 +125,27 @@ class RemotePartition(Generic[E]):
         whole: Entity[Any, Any, Any] = self._entity
         whole.availability_changed(self)
 
-    def give_up(self) -> Mailbox:
-        """Another broker owns the partition from now on. Returns the waiting commands."""
+    def give_up(self, pass_on: Callable[[Command, OnReply], None]) -> Leftovers:
+        """Another broker owns the partition from now on.
+
+        `pass_on`: what happens to commands of those who have not noticed.
+        """
         self.availability = Availability.UNAVAILABLE
-        self._peer.release(self)
+        self._pass_on = pass_on
+        sessions, unsent = self._peer.release(self)
         mailbox, self._mailbox = self._mailbox, []
-        return mailbox
+        return Leftovers(mailbox, sessions, unsent)
+
+    def wait_behind(self, former: RemotePartition[E]) -> None:
+        """This stands for the partition now. The commands that were given to the former come first."""
+        self._behind = former if former._unanswered else former._behind
+
+    def _go_on(self, returned: Mailbox) -> None:
+        """The former owner has answered everything, or has returned it."""
+        self._behind = None
+        mailbox, self._mailbox = returned + self._mailbox, []
+        for command, done in mailbox:
+            self.submit(command, done)
 
     def _unavailable(self) -> StoreUnavailable:
         return StoreUnavailable(
@@ -122,9 +159,15 @@ class RemotePartition(Generic[E]):
         link = self._peer.link
         if self._entity.deleted:
             done(EntityNotFound(self.path))
+        elif self._pass_on is not None:
+            self._pass_on(command, done)
+        elif self._behind is not None:
+            self._mailbox.append((command, done))
         elif link is not None:
+            self._unanswered += 1
             # If the partition is being loaded, its owner lets the command wait.
-            link.request(partial(self._ask, link.writer.command, command), _reply, done)
+            replied = partial(self._replied, command, done)
+            link.request(partial(self._ask, link.writer.command, command), _reply, replied)
         elif self.availability is Availability.LOADING:
             self._mailbox.append((command, done))
         else:
@@ -133,11 +176,33 @@ class RemotePartition(Generic[E]):
     def _ask(self, command_item: Callable[..., Ask], command: Command, request: int) -> Ask:
         return command_item(request, self.path, self._entity.generation, self.number, command)
 
+    def _replied(self, command: Command, done: OnReply, reply: Reply | BrokerError) -> None:
+        self._unanswered -= 1
+        if self._pass_on is None:
+            done(reply)
+            return
+        if isinstance(reply, PartitionMoved):
+            # The owner had given the partition up before the command arrived, and has told us so since.
+            self._returned.append((command, done))
+        else:
+            done(reply)
+        if not self._unanswered:
+            returned, self._returned = self._returned, []
+            current = self.current
+            if isinstance(current, RemotePartition):
+                current._go_on(returned)
+            else:
+                for each in returned:
+                    self._pass_on(*each)
+
     async def ask(self, command: Command) -> Reply:
         return await answered(partial(self.submit, command))
 
     async def commit(self, work: Sequence[tuple[PartitionPort, Command]]) -> None:
         """All partitions of a transaction are in one store, so they have one owner, which commits."""
+        await self._owned()
+        if self._pass_on is not None:
+            raise PartitionMoved(f"Partition {self.number} of '{self.path}' has another owner now.")
         link = self._peer.link
         if link is None:
             raise self._unavailable()
@@ -150,6 +215,12 @@ class RemotePartition(Generic[E]):
             return Commit(request, asks)
 
         await answered(partial(link.request, make, _reply))
+
+    async def _owned(self) -> None:
+        """Wait for an owner, as commands do."""
+        if self._peer.link is None and self.availability is Availability.LOADING:
+            with suppress(BrokerError):
+                await self.ask(Peek(SequenceNumber(0), 0))
 
     def check(self, commands: Sequence[Command], at: Instant) -> None:
         """Its owner checks them when they are committed."""
@@ -207,6 +278,9 @@ class RemoteQueuePartition(RemotePartition[Queue]):
         return True
 
     async def find_locked(self, token: LockToken) -> Message | None:
+        if self._pass_on is not None:
+            elsewhere: Message | None = await self.current.find_locked(token)
+            return elsewhere
         link = self._peer.link
         if link is None:
             raise self._unavailable()
@@ -232,6 +306,8 @@ class RemoteQueuePartition(RemotePartition[Queue]):
         link = self._peer.link
         if not cold:
             done([message.payload for message in messages])
+        elif self._pass_on is not None:
+            self.current.read(messages, done)
         elif link is None:
             done(self._unavailable())
         else:
@@ -252,6 +328,9 @@ class RemoteQueuePartition(RemotePartition[Queue]):
         page, rest = cold[:count], cold[count:]
 
         def read(payloads: list[bytes | None] | BrokerError) -> None:
+            if isinstance(payloads, PartitionMoved) and self._pass_on is not None:
+                self.current.read(messages, done)
+                return
             if isinstance(payloads, BrokerError):
                 done(payloads)
                 return
@@ -283,6 +362,11 @@ class RemoteQueuePartition(RemotePartition[Queue]):
     def hold_session(self, lock: SessionLock, holder: SessionHolder) -> None:
         self._supplier.hold_session(self.number, lock, holder)
 
+    @property
+    def keeps_sessions(self) -> bool:
+        """Whether a session of the former owner can go on. Sessions end with a connection."""
+        return self._peer.is_nobody or self._peer.link is not None
+
     def let_go_session(self, lock: SessionLock) -> None:
         self._supplier.let_go_session(lock)
 
@@ -290,15 +374,29 @@ class RemoteQueuePartition(RemotePartition[Queue]):
         """A session that was locked for nobody."""
         self.submit(ReleaseSession(lock), ignore)
 
+    def _go_on(self, returned: Mailbox) -> None:
+        super()._go_on(returned)
+        self._supplier.wake_sessions(self.number)
+
     def lock_in_session(self, lock: SessionLock, count: int, size_max: int) -> list[Message]:
         self._queue_is_used()
+        if self._behind is not None:
+            # Messages that nobody has taken are given back first.
+            return []
         return self._supplier.take_in_session(lock, count, size_max)
 
     def waiting_in_session(self, lock: SessionLock) -> bool:
         return self._supplier.waiting_in_session(lock)
 
     async def session_state(self, lock: SessionLock) -> bytes | None:
-        return await self._peer.session_state(self.path, self._entity.generation, self.number, lock)
+        await self._owned()
+        try:
+            return await self._peer.session_state(self.path, self._entity.generation, self.number, lock)
+        except Unavailable:
+            if self._pass_on is None:
+                raise
+        elsewhere: bytes | None = await self.current.session_state(lock)
+        return elsewhere
 
 
 async def answered(ask: Callable[[Callable[[T | BrokerError], None]], None]) -> T:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from bendybus.broker.entities import Entities
 from bendybus.broker.entity import Entity
 from bendybus.broker.host import Host
 from bendybus.broker.lifecycle import Availability
+from bendybus.broker.mailbox import OnReply
 from bendybus.broker.partition_host import PartitionHost
 from bendybus.broker.queue import Queue
 from bendybus.broker.stores import AttachedStore
@@ -44,11 +45,11 @@ from bendybus.cluster.lending import Lender
 from bendybus.cluster.link import PeerLink
 from bendybus.domain.commands import Command, Done, Reply
 from bendybus.domain.messages import SubQueue
-from bendybus.domain.session_commands import AcceptSession, ReleaseSession, SessionAccepted
+from bendybus.domain.session_commands import AcceptSession, ReleaseSession, SessionAccepted, SessionLock
 from bendybus.errors import BrokerError, EntityNotFound, PartitionMoved, StoreUnavailable, Unavailable
 from bendybus.names import LockToken, PartitionNumber
 
-__all__ = ["Calls", "Service"]
+__all__ = ["AnswerTo", "Calls", "Service"]
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +58,22 @@ REPLY_BYTES_MAX: Final = 4 * 1024 * 1024
 
 Calls = dict[str, Callable[[PeerLink, Frame, Call], Awaitable[object]]]
 """Requests to the broker itself, by name."""
+
+
+class AnswerTo:
+    """The reply to a command of another broker.
+
+    If the partition passes on while the command waits, the other broker is told, and sends it to the next
+    owner itself: so its commands stay in order, and the next owner knows who holds a session.
+    """
+
+    __slots__ = ("_answer",)
+
+    def __init__(self, answer: OnReply) -> None:
+        self._answer = answer
+
+    def __call__(self, reply: Reply | BrokerError) -> None:
+        self._answer(reply)
 
 
 class Service:
@@ -108,15 +125,21 @@ class Service:
             for lender in self._lenders.values():
                 lender.forget_entity(entity)
 
-    def ownership_changed(self) -> None:
-        """Tell the others which stores this broker owns, and how their partitions are."""
+    def ownership_changed(self, resumed: Mapping[str, int] | None = None) -> None:
+        """Tell the others which stores this broker owns (`Owns`), and how their partitions are."""
         assert self._owned is not None, "stores stay where they are"
         for link in self._lenders:
-            link.send(Owns(self._owned()))
+            link.send(Owns(self._owned(), dict(resumed or {})))
         hosts = {host for entity in self._entities for host in entity.own.values()}
         for host in self._told.keys() - hosts:
             del self._told[host]
         self._tell_soon()
+
+    def lend_session(self, broker: str, host: PartitionHost, queue: Queue, lock: SessionLock) -> None:
+        """A receiver of this broker holds a session that the last owner of the partition has lent to it."""
+        for link, lender in self._lenders.items():
+            if link.peer == broker:
+                lender.hold(host, queue, lock)
 
     # -- what has changed ---------------------------------------------------------
 
@@ -181,7 +204,7 @@ class Service:
             return
         if isinstance(command, ReleaseSession):
             self._lenders[link].forget(command.lock)
-        host.submit(command, partial(self._answer, link, ask.id, entity, host, command))
+        host.submit(command, AnswerTo(partial(self._answer, link, ask.id, entity, host, command)))
 
     def _answer(
         self,

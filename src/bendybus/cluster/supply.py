@@ -164,17 +164,31 @@ class Supplier:
         self._seekers = {True: _Line(), False: _Line()}
         for found in self._found.values():
             found.clear()
-        for session in list(self._sessions.values()):
-            self.lose_session(session.lock.token)
+        for token in list(self._sessions):
+            self.lose_session(token)
 
-    def drop_partition(self, number: PartitionNumber) -> None:
-        """The owner has given up this partition. What it has sent of it is not locked any more."""
-        for arrivals in self._arrivals.values():
-            arrivals.by_partition.pop(number, None)
+    def leave_partition(
+        self, number: PartitionNumber
+    ) -> tuple[list[tuple[SessionLock, SessionHolder]], list[LockToken]]:
+        """The owner has given up this partition. Returns the sessions that receivers here hold, and the
+        locked messages that have arrived and that nobody has taken."""
+        left = [each for each in self._sessions.values() if each.number == number]
+        for session in left:
+            del self._sessions[session.lock.token]
+        untaken = [
+            message
+            for arrivals in (*self._arrivals.values(), *left)
+            for message in arrivals.by_partition.pop(number, ())
+        ]
         for exclusive, found in self._found.items():
             self._found[exclusive] = deque(each for each in found if each[0] != number)
+        sessions = [(session.lock, session.holder) for session in left]
+        return sessions, [message.lock_token for message in untaken if message.lock_token is not None]
+
+    def wake_sessions(self, number: PartitionNumber) -> None:
+        """The receivers that hold sessions of this partition may ask for messages."""
         for session in [each for each in self._sessions.values() if each.number == number]:
-            self.lose_session(session.lock.token)
+            session.holder.wake()
 
     def rest(self) -> None:
         """The owner has no partition of the queue any more."""

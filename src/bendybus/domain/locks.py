@@ -8,7 +8,7 @@ ended: stock.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Final, cast
 
@@ -17,7 +17,14 @@ from bendybus.domain.expiry import NEVER
 from bendybus.domain.messages import Message
 from bendybus.names import Instant, LockToken, PartitionNumber
 
-__all__ = ["LockTable", "lock_end_changed", "lock_ended", "lock_granted", "token_prefix"]
+__all__ = [
+    "LockTable",
+    "lock_end_changed",
+    "lock_ended",
+    "lock_granted",
+    "lock_resumed",
+    "token_prefix",
+]
 
 _UNLOCKED: Final = Instant(0)
 
@@ -42,6 +49,12 @@ def lock_granted(
 
 def lock_end_changed(message: Message, until: Instant) -> None:
     """Change the end of a lock. The token stays the same."""
+    message.locked_until = until
+
+
+def lock_resumed(message: Message, token: LockToken, until: Instant) -> None:
+    """The message is locked under a token that another broker has made."""
+    message.lock_token = token
     message.locked_until = until
 
 
@@ -82,6 +95,12 @@ class LockTable:
         """Lock each message under a new token."""
         tokens = lock_granted(messages, self._prefix, entropy, until)
         self._generation_ending(until).update(zip(tokens, messages, strict=True))
+
+    def resume(self, locks: Iterable[tuple[Message, LockToken, Instant]]) -> None:
+        """Continue locks that another broker has granted, in the order in which they end."""
+        for message, token, until in locks:
+            lock_resumed(message, token, until)
+            self._generation_ending(until)[token] = message
 
     def _generation_ending(self, until: Instant) -> dict[LockToken, Message]:
         """The dict for locks that end at this time."""

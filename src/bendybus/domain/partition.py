@@ -35,6 +35,7 @@ from bendybus.domain.parts import Parts
 from bendybus.domain.session_commands import SessionLock, SetSessionState
 from bendybus.domain.shelf import Counts
 from bendybus.domain.tally import Tally
+from bendybus.domain.volatile import VolatileState, recall, remember
 from bendybus.errors import InvalidOperation
 from bendybus.names import Instant, LockToken, PartitionNumber, SequenceNumber, SessionId
 
@@ -84,6 +85,14 @@ class Partition:
         self._parts.stock.restore(messages, sessions)
         last = max((message.sequence_number for message in messages), default=SequenceNumber(0))
         self._parts.intake.restore(last, identities, transferred or {})
+
+    def remember(self, at: Instant) -> VolatileState:
+        """What the store does not know, for the broker that has the partition next."""
+        return remember(self._parts.stock, at)
+
+    def recall(self, state: VolatileState, at: Instant) -> None:
+        """Continue with what another broker remembered. Called after `restore`, before any command."""
+        recall(self._parts.stock, state, at)
 
     def next_deadline(self) -> Instant | None:
         """When a `Tick` may next have something to do."""
@@ -150,6 +159,11 @@ class Partition:
         if session is None or session.rests_until:
             return 0
         return session.waiting.fitting(count, size_max)
+
+    def has_session(self, lock: SessionLock) -> bool:
+        """Whether the session is held under this lock. The lock may have expired."""
+        locks = self._parts.stock.session_locks
+        return locks is not None and locks.find_held(lock) is not None
 
     def locked(self, token: LockToken) -> Message | None:
         """The message that is locked under this token. The lock may have expired."""

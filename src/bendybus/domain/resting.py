@@ -46,6 +46,10 @@ class Resting:
     def add(self, what: Message | Session, until: Instant) -> None:
         heappush(self._heap, (until, next(self._order), what))
 
+    def ends(self) -> list[tuple[Instant, Message | Session]]:
+        """Everything that rests, and until when, the earliest first."""
+        return [(until, what) for until, _, what in sorted(self._heap, key=lambda each: each[:2])]
+
     def due(self, at: Instant) -> list[Message | Session]:
         """Remove and return what has rested long enough."""
         found: list[Message | Session] = []

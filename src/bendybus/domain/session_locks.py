@@ -14,7 +14,7 @@ from typing import Final
 
 from bendybus.domain.commands import ENTROPY_PER_LOCK
 from bendybus.domain.expiry import NEVER
-from bendybus.domain.locks import lock_end_changed, lock_granted, token_prefix
+from bendybus.domain.locks import lock_end_changed, lock_granted, lock_resumed, token_prefix
 from bendybus.domain.messages import Message
 from bendybus.domain.session_commands import SessionLock
 from bendybus.domain.sessions import Session, Sessions
@@ -65,6 +65,28 @@ class SessionLocks:
         self._locked[session.key] = session
         self._end_at(session, until)
         return session.lock
+
+    def resume(
+        self,
+        session: Session,
+        lock: SessionLock,
+        until: Instant,
+        messages: Sequence[tuple[LockToken, Message]],
+    ) -> None:
+        """Continue a lock that another broker has granted, and those of the messages in the session."""
+        assert session.lock is None, "what another broker had locked is locked once"
+        self.sessions.withdraw(session)
+        session.lock = lock
+        session.locked_messages = dict(messages)
+        self._locked[session.key] = session
+        self._by_token.update(dict.fromkeys(session.locked_messages, session))
+        self._end_at(session, until)
+        for token, message in messages:
+            lock_resumed(message, token, until)
+
+    def held_sessions(self) -> Iterable[Session]:
+        """The sessions that have a holder."""
+        return self._locked.values()
 
     def hand_over(
         self, session: Session, session_id: SessionId, entropy: bytes, until: Instant

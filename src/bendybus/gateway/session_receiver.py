@@ -28,7 +28,7 @@ from bendybus.errors import BrokerError, OperationTimeout
 from bendybus.gateway.receiver import PAGE_BYTES_MAX, Receiver
 from bendybus.gateway.session_filters import WantedSession, answer_source
 from bendybus.gateway.settlement import session_lost
-from bendybus.names import Instant, LockToken
+from bendybus.names import Instant, LockToken, PartitionNumber
 
 if TYPE_CHECKING:
     from bendybus.gateway.connection import AmqpConnection
@@ -59,7 +59,8 @@ class SessionReceiver(Receiver):
     ) -> None:
         super().__init__(connection, link, queue, SubQueue.MAIN)
         self._wanted_session = wanted
-        self._host: ReceivingPort | None = None
+        self._partition: PartitionNumber | None = None
+        """The partition that has the session. Its owner may change."""
         self._session: SessionLock | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -102,8 +103,8 @@ class SessionReceiver(Receiver):
     def _begin(self, host: ReceivingPort, accepted: SessionAccepted) -> None:
         assert accepted.lock is not None
         self._cancel_timer()
-        self._host, self._session = host, accepted.lock
-        host.hold_session(accepted.lock, self)
+        self._partition, self._session = host.number, accepted.lock
+        self._queue.hosts[host.number].hold_session(accepted.lock, self)
         self._connection.session_locks[self._queue, accepted.lock.key] = accepted.lock
         self._connection.session_links[self._queue, self._link.name] = accepted.lock.session_id
         self._link.accept(
@@ -152,7 +153,7 @@ class SessionReceiver(Receiver):
             self._connection.links.end(self._link, session_lost(self._session.session_id, self._queue.path))
 
     def _partitions(self) -> Iterable[ReceivingPort]:
-        return () if self._host is None else (self._host,)
+        return () if self._partition is None else (self._queue.hosts[self._partition],)
 
     def _lock(self, host: ReceivingPort, count: int) -> list[Message]:
         return [] if self._session is None else host.lock_in_session(self._session, count, PAGE_BYTES_MAX)
@@ -193,13 +194,14 @@ class SessionReceiver(Receiver):
             return
         super().close()
         self._cancel_timer()
-        if self._session is not None and self._host is not None:
-            self._host.let_go_session(self._session)
+        if self._session is not None and self._partition is not None:
+            host = self._queue.hosts[self._partition]
+            host.let_go_session(self._session)
             key = self._queue, self._session.key
             if self._connection.session_locks.get(key) == self._session:
                 del self._connection.session_locks[key]
             self._connection.session_links.pop((self._queue, self._link.name), None)
-            self._host.submit(ReleaseSession(self._session), _ignore)
+            host.submit(ReleaseSession(self._session), _ignore)
 
 
 def _timeout_s(properties: Mapping[str, object]) -> float:

@@ -411,6 +411,8 @@ async def _serve(settings: Settings, membership: Membership | None) -> None:
         )
         await stop.wait()
         logger.info("stopping")
+        if member is not None:
+            await member.leave()
         audit.record("server-stopping")
 
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from bendybus.admin.broker_routes import ListedBroker
 from bendybus.broker.broker import Broker
-from bendybus.cluster.cluster import Cluster
+from bendybus.cluster.cluster import Cluster, stores_of
 from bendybus.cluster.following import Following
 from bendybus.cluster.link import Identity, PeerLink
 from bendybus.cluster.peers import Peer
@@ -96,11 +96,14 @@ class ClusterMember(ClusterPart):
                 name,
                 "serving" if name == own or cluster.peers.by_name[name].link is not None else "away",
                 name == self.membership.brokers[0],
-                cluster.stores_of(name),
+                stores_of(cluster, name),
                 version=version("bendybus"),
             )
             for name in self.membership.brokers
         ]
+
+    async def leave(self) -> None:
+        """Nothing to do: its stores stay its own."""
 
     async def _stop(self) -> None:
         for task in self._tasks:
@@ -118,7 +121,7 @@ class ClusterMember(ClusterPart):
 
     def own_stores(self, stores: Sequence[MessagingStore]) -> list[MessagingStore]:
         """Those that belong to this broker."""
-        own = self.cluster.stores_of(self.membership.broker)
+        own = stores_of(self.cluster, self.membership.broker)
         return [store for store in stores if store.name in own]
 
     async def catalog(self, folder: DataFolder, exits: AsyncExitStack) -> Catalog:

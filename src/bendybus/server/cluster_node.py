@@ -24,12 +24,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from bendybus import audit
 from bendybus.admin.broker_routes import ListedBroker
 from bendybus.broker.broker import Broker
-from bendybus.cluster.cluster import Cluster
+from bendybus.cluster.cluster import Cluster, stores_of
 from bendybus.cluster.following import Following
+from bendybus.cluster.frames import Frame
+from bendybus.cluster.items import Call
 from bendybus.cluster.link import Identity, PeerLink
-from bendybus.cluster.membership import GONE, STARTING, is_alive
+from bendybus.cluster.membership import GONE, SERVING, STARTING, is_alive
 from bendybus.cluster.node import Node
 from bendybus.cluster.ownership import Ownership
 from bendybus.cluster.serving import Service
@@ -53,6 +56,7 @@ logger = logging.getLogger(__name__)
 # Nobody replaces it yet, so it must not end.
 CERTIFICATE_VALIDITY: Final = timedelta(days=20 * 365)
 TLS_NAME: Final = "bendybus"
+DRAIN_CALL: Final = "drain"
 HANDSHAKE_TIMEOUT_S: Final = 5.0
 _ANYWHERE: Final = ("", "0.0.0.0", "::", "*")
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,63}")
@@ -131,12 +135,35 @@ class ClusterNode(ClusterPart):
                 broker.name,
                 broker.state if is_alive(broker) or broker.state == GONE else "silent",
                 broker.instance == view.lead.instance,
-                self.cluster.stores_of(broker.name),
+                stores_of(self.cluster, broker.name),
                 broker.address,
                 broker.version,
             )
             for broker in view.brokers
         ]
+
+    async def drain_broker(self, name: str, draining: bool) -> None:
+        if name == self._name:
+            await self._node.drain(draining)
+        else:
+            peer = self.cluster.peers.by_name.get(name)
+            if peer is None:
+                raise StoreUnavailable(f"The broker '{name}' cannot be reached. Please retry the operation.")
+            await peer.call(DRAIN_CALL, draining, type(None))
+            # So that whoever asks next sees it.
+            await self._node.look()
+        audit.record("broker-drain-begun" if draining else "broker-drain-ended", broker=name)
+
+    async def _drain(self, link: PeerLink, frame: Frame, call: Call) -> None:
+        await self._node.drain(frame.decoded(bool, call.body))
+
+    @property
+    def draining(self) -> str:
+        state = self._node.state
+        return "" if state in (STARTING, SERVING) else f"The broker '{self._name}' is {state}."
+
+    async def leave(self) -> None:
+        await self._node.leave()
 
     async def serve(
         self, broker: Broker, namespace_changed: Callable[[], None], exits: AsyncExitStack
@@ -154,7 +181,8 @@ class ClusterNode(ClusterPart):
         following = Following(broker, cluster)
         following.namespace_changed = namespace_changed
         ownership = Ownership(broker, cluster, following, store_named, node.compare)
-        service = Service(broker.entities, {**following.calls(), **self.own_calls}, ownership.terms)
+        calls = {**following.calls(), **ownership.calls(), **self.own_calls, DRAIN_CALL: self._drain}
+        service = Service(broker.entities, calls, ownership.terms)
         broker.entities.watch(lambda entity: service.entity_removed(entity) if entity.deleted else None)
         ownership.service = service
         exits.push_async_callback(service.stop)

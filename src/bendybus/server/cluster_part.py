@@ -70,6 +70,22 @@ class ClusterPart(ABC):
     def listed_brokers(self) -> list[ListedBroker]:
         """All brokers, by name."""
 
+    async def drain_broker(self, name: str, draining: bool) -> None:
+        """Let a broker give all its stores to others, or take part again."""
+        raise NotSupported(
+            "The brokers of this server are processes of one machine, and each keeps its messaging stores. "
+            "Only the brokers of a cluster can be drained."
+        )
+
+    @property
+    def draining(self) -> str:
+        """Why clients should connect to another broker, for people; empty if they need not."""
+        return ""
+
+    @abstractmethod
+    async def leave(self) -> None:
+        """Called before the end, while clients are still served."""
+
     # -- HTTP ---------------------------------------------------------------------
 
     @property

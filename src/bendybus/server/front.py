@@ -164,7 +164,8 @@ class Front:
             for namespace in self.namespaces
             for store in namespace.broker.stores
         }
-        return Health(self.ready, {"stores": stores})
+        draining = "" if self._member is None else self._member.draining
+        return Health(self.ready and not draining, {"stores": stores}, draining)
 
     async def close(self) -> None:
         """Stop accepting, wait until everything accepted is durable and answered, and close."""

@@ -40,6 +40,8 @@ class Health:
 
     ready: bool
     details: Mapping[str, object] = field(default_factory=dict)
+    draining: str = ""
+    """Why clients should use another broker, although this one serves those that it has."""
 
 
 def http_app(
@@ -81,6 +83,8 @@ def _watching_routes(
         # The words of the vendor's emulator, for scripts that wait for them.
         status = "healthy" if state.ready else "unhealthy"
         message = "The server takes connections." if state.ready else "The server is starting or stopping."
+        if state.draining:
+            status, message = "draining", state.draining
         answer = {"status": status, "message": message, **state.details}
         return JSONResponse(answer, status_code=200 if state.ready else 503)
 

@@ -47,6 +47,8 @@ class BrokerRow:
     """How long ago it was heard of."""
     joined_at_s: float = 0.0
     """When it was started, in seconds since 1970."""
+    unreached: tuple[str, ...] = ()
+    """Those of its stores that it has not reached for a while."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,9 @@ class Roster(Protocol):
 
     def beat(self, name: str, instance: str, state: str) -> RosterView:
         """Write a heartbeat, and read what there is."""
+
+    def reach(self, name: str, instance: str, unreached: Sequence[str]) -> None:
+        """Tell which of its stores a broker does not reach."""
 
     def lead(self, name: str, instance: str, after: int) -> int | None:
         """Become the broker that makes changes. Returns the new term; None if somebody else became it since

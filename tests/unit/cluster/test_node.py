@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from bendybus.cluster import ownership
+from bendybus.cluster.membership import DRAINING, LEAVING, SERVING
+from bendybus.domain.commands import Enqueue, Enqueued
 from bendybus.domain.entities import QueueDescription
-from bendybus.errors import StoreUnavailable
+from bendybus.domain.messages import Message
+from bendybus.errors import ConfigError, InvalidOperation, StoreUnavailable
 from bendybus.names import EntityPath
 from fix_async import until
 from fix_nodes import NodeMember, nodes
@@ -91,6 +97,9 @@ async def test_a_process_whose_name_another_one_has_ends() -> None:
         assert not former.replaced
         await former.node.round()
         assert former.replaced
+        # It does not wait for others to take what it believes to own.
+        async with asyncio.timeout(5):
+            await former.node.leave()
         await former.stop()
 
 
@@ -102,3 +111,98 @@ async def test_after_a_silence_a_broker_asks_its_stores_whether_they_are_still_i
         # It still reaches nobody, but it reaches the stores.
         await cluster["b"].node.round()
         assert not cluster["b"].owns
+
+
+@pytest.mark.row("N-05")
+async def test_a_broker_that_drains_owns_nothing_and_serves_its_clients(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ownership, "GIVEN_FOR_S", 0.0)
+    async with nodes("abc") as cluster:
+        await cluster["a"].broker.queues.create(queue("orders"))
+        await cluster["a"].node.drain(True)
+        await cluster.rounds()
+        await cluster.whole()
+        assert cluster["a"].node.state == DRAINING
+        assert not cluster["a"].owns and len(cluster["b"].owns | cluster["c"].owns) == 4
+        assert cluster["a"].cluster.has_catalog
+        for host in cluster["a"].broker.queues.get("orders").hosts:
+            assert isinstance(await host.ask(Enqueue([Message(b"x", 1)])), Enqueued)
+
+        await cluster["a"].node.drain(False)
+        await cluster.rounds()
+        assert cluster["a"].node.state == SERVING and cluster["a"].owns
+
+
+async def test_the_last_broker_that_serves_cannot_be_drained() -> None:
+    async with nodes("ab") as cluster:
+        await cluster["a"].node.drain(True)
+        await cluster.rounds()
+        with pytest.raises(InvalidOperation, match="No other broker serves"):
+            await cluster["b"].node.drain(True)
+        # If the last one dies, one that drains is better than none.
+        cluster["b"].cut()
+        await cluster.pass_time()
+        assert len(cluster["a"].owns) == 4
+
+
+@pytest.mark.row("N-05")
+async def test_a_broker_that_ends_gives_its_stores_away_before_that() -> None:
+    async with nodes("ab") as cluster:
+        await cluster["a"].broker.queues.create(queue("orders"))
+        for member in cluster:
+            member.node.run()
+        await cluster["b"].node.leave()
+        assert cluster["b"].node.state == LEAVING and not cluster["b"].owns
+        await until(lambda: len(cluster["a"].owns) == 4)
+        # Its clients are still served.
+        for host in cluster["b"].broker.queues.get("orders").hosts:
+            assert isinstance(await host.ask(Enqueue([Message(b"x", 1)])), Enqueued)
+        with pytest.raises(InvalidOperation, match="is leaving"):
+            await cluster["b"].node.drain(False)
+
+
+async def test_the_last_broker_ends_with_what_it_has() -> None:
+    async with nodes("a") as cluster:
+        cluster["a"].node.run()
+        await cluster["a"].node.leave()
+        assert len(cluster["a"].owns) == 4
+
+
+async def test_a_store_is_added_by_giving_it_to_one_broker_after_the_other() -> None:
+    async with nodes("ab", ["s0", "s1"]) as cluster:
+
+        def stores_of(path: str, at: str) -> set[str]:
+            return {host.store.name for host in cluster[at].broker.queues.get(path).hosts}
+
+        async def restart(name: str, *stores: str) -> None:
+            await cluster.by_name.pop(name).stop()
+            await cluster.add(name, stores)
+            await cluster.rounds()
+            await cluster.whole()
+
+        cluster.add_store("s2")
+        await restart("b", "s0", "s1", "s2")
+        assert "s2" in cluster["b"].owns
+        await cluster["a"].broker.queues.create(queue("before"))
+        assert stores_of("before", "a") == {"s0", "s1"}
+
+        await restart("a", "s0", "s1", "s2")
+        (leader,) = (member for member in cluster if member.cluster.has_catalog)
+        await leader.broker.queues.create(queue("after"))
+        await cluster.whole()
+        assert stores_of("after", "a") == stores_of("after", "b") == {"s0", "s1", "s2"}
+
+        # One that does not have it cannot own it, and reaches it.
+        await restart("a", "s0", "s1")
+        assert "s2" in cluster["b"].owns
+        for host in cluster["a"].broker.queues.get("after").hosts:
+            assert isinstance(await host.ask(Enqueue([Message(b"x", 1)])), Enqueued)
+
+        await cluster.by_name.pop("b").stop()
+        await cluster.by_name.pop("a").stop()
+        with pytest.raises(ConfigError, match="no broker is given them"):
+            await cluster.add("a", ["s0", "s1"])
+        await cluster["a"].node.stop()
+        await cluster["a"].cluster.stop()
+        cluster.by_name.pop("a")

@@ -11,7 +11,7 @@ import pytest
 
 from bendybus.broker.lifecycle import Availability
 from bendybus.broker.queue import Queue
-from bendybus.cluster import ownership
+from bendybus.cluster import ownership, reaching
 from bendybus.cluster.remote import RemotePartition
 from bendybus.domain.commands import Complete, Enqueue, Enqueued, Given, Peek, Settled
 from bendybus.domain.entities import QueueDescription
@@ -178,24 +178,17 @@ async def test_a_receiver_goes_on_when_the_owner_changes() -> None:
         taker.wake()
         await send_to_all(orders(cluster["a"]), "one")
         await until(lambda: len(taker.taken) == 16)
-        taken = taker.taken[:]
 
         await cluster.add("c")
         await cluster.rounds()
         await cluster.whole()
-        # The locks in stores that have moved are gone; the others are held.
+        # What it has stays locked.
         await send_to_all(orders(cluster["c"]), "two")
-        await until(lambda: len(taker.taken) >= 16 + 16 + sum(_is_lost(cluster, each) for each in taken))
+        await until(lambda: len(taker.taken) == 16 + 16)
 
 
-def _is_lost(cluster: Nodes, message: Message) -> bool:
-    assert message.lock_token is not None
-    host = orders(cluster["a"]).host_of_token(message.lock_token)
-    assert host is not None
-    return host.store.name in cluster["c"].owns
-
-
-async def test_locks_end_when_the_owner_changes_and_messages_come_back() -> None:
+@pytest.mark.row("N-05")
+async def test_a_broker_that_joins_or_leaves_ends_no_lock() -> None:
     async with nodes("a") as cluster:
         await new_queue(cluster)
         queue = orders(cluster["a"])
@@ -205,18 +198,38 @@ async def test_locks_end_when_the_owner_changes_and_messages_come_back() -> None
         await cluster.add("b")
         await cluster.rounds()
         await cluster.whole()
+        assert len(cluster["b"].owns) == 2
+        await cluster.by_name.pop("b").stop()
+        await cluster.rounds(1)
+        await cluster.whole()
 
         for number, message in locked.items():
             token = message.lock_token
             assert token is not None
             host = queue.host_of_token(token)
             assert host is not None and host.number == number
-            reply = await host.ask(Complete([token]))
-            assert isinstance(reply, Settled)
-            assert bool(reply.lost) is (host.store.name in cluster["b"].owns)
+            assert await host.ask(Complete([token])) == Settled([])
 
 
-async def test_the_holder_of_a_session_is_told_when_the_owner_changes() -> None:
+async def test_locks_end_when_the_owner_dies_and_messages_come_back() -> None:
+    async with nodes() as cluster:
+        await new_queue(cluster)
+        queue = orders(cluster["a"])
+        await send_to_all(queue, "x")
+        lost = cluster["b"].owns
+        locked = [host.lock(1, PAGE, MAIN)[0] for host in orders(cluster["b"]).own.values()]
+        cluster["b"].cut()
+        await cluster.pass_time()
+        await cluster.whole()
+        for message in locked:
+            assert message.lock_token is not None
+            host = queue.host_of_token(message.lock_token)
+            assert host is not None and host.store.name in lost
+            assert await host.ask(Complete([message.lock_token])) == Settled([message.lock_token])
+        assert await contents(queue) == expected(queue, "x")
+
+
+async def test_the_holder_of_a_session_is_told_when_the_owner_dies() -> None:
     class Holder:
         is_lost = False
 
@@ -225,9 +238,10 @@ async def test_the_holder_of_a_session_is_told_when_the_owner_changes() -> None:
         def lost(self) -> None:
             self.is_lost = True
 
-    async with nodes("a") as cluster:
+    async with nodes() as cluster:
         await new_queue(cluster, requires_session=True)
         queue = orders(cluster["a"])
+        await until(lambda: all(peer.link for peer in cluster["a"].cluster.peers.by_name.values()))
         holders: dict[int, Holder] = {}
         for host in queue.hosts:
             await host.ask(Enqueue(made("x", session=f"s{host.number}")))
@@ -235,11 +249,12 @@ async def test_the_holder_of_a_session_is_told_when_the_owner_changes() -> None:
             assert isinstance(accepted, SessionAccepted) and accepted.lock is not None
             holders[host.number] = Holder()
             host.hold_session(accepted.lock, holders[host.number])
+        elsewhere = {host.number for host in queue.hosts if host.store.name in cluster["b"].owns}
 
-        await cluster.add("b")
-        await cluster.rounds()
-        moved = {host.number for host in queue.hosts if host.store.name in cluster["b"].owns}
-        assert moved and {number for number, holder in holders.items() if holder.is_lost} == moved
+        cluster["b"].cut()
+        await cluster.pass_time()
+        await cluster.whole()
+        assert elsewhere and {number for number, holder in holders.items() if holder.is_lost} == elsewhere
 
 
 async def test_a_topic_and_its_subscriptions_pass_together() -> None:
@@ -350,20 +365,76 @@ async def test_a_store_that_lacks_partitions_is_not_served() -> None:
         assert {host.store.name for host in queue.hosts if isinstance(host, RemotePartition)} == {lost}
 
 
-async def test_a_store_that_cannot_be_given_up_is_kept() -> None:
+async def test_a_store_that_does_not_answer_while_it_is_given_up_is_served_again() -> None:
     async with nodes("a") as cluster:
         await new_queue(cluster)
-        for store in cluster.stores.values():
-            store.outage = None
         owned = cluster["a"].ownership
         (name, *_) = cluster["a"].owns
         cluster.stores[name].outage = BrokerError("it does not answer")
         await owned.release(name)
-        assert name in cluster["a"].owns
+        await cluster.rounds(1)
+        assert name not in cluster["a"].owns
         cluster.stores[name].outage = None
-        queue = orders(cluster["a"])
+        await cluster.rounds(2)
+        assert name in cluster["a"].owns
         await cluster["a"].broker.recovered()
-        await send_to_all(queue, "x")
+        await send_to_all(orders(cluster["a"]), "x")
+
+
+@pytest.mark.row("N-04")
+async def test_a_store_that_its_owner_does_not_reach_passes_to_one_that_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reaching, "UNREACHED_AFTER_S", 0.05)
+    monkeypatch.setattr(reaching, "TRY_AGAIN_AFTER_S", 0.05)
+    async with nodes("abc") as cluster:
+        await new_queue(cluster)
+        await send_to_all(orders(cluster["a"]), "before")
+        (name, *_) = cluster["a"].owns
+        queue = orders(cluster["a"])
+        (first, *_) = [host for host in queue.hosts if host.store.name == name]
+        for member in "ab":
+            cluster[member].cut_off.add(name)
+        with pytest.raises(Unavailable):
+            await first.ask(Enqueue(made("lost")))
+
+        while name not in cluster["c"].owns:
+            await cluster.rounds(1)
+        await cluster.whole()
+        # Its clients reach it through the broker that does.
+        await send_to_all(queue, "after")
+        assert await contents(queue) == expected(queue, "before", "after")
+        assert cluster.roster.brokers["a"].unreached == (name,)
+
+        for member in "ab":
+            cluster[member].cut_off.clear()
+        while any(broker.unreached for broker in cluster.roster.brokers.values()):
+            await cluster.rounds(1)
+        await cluster.whole()
+        assert await contents(queue) == expected(queue, "before", "after")
+
+
+async def test_a_store_that_nobody_reaches_is_served_when_it_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reaching, "UNREACHED_AFTER_S", 0.05)
+    async with nodes("ab") as cluster:
+        await new_queue(cluster)
+        await send_to_all(orders(cluster["a"]), "before")
+        (name, *_) = cluster["a"].owns
+        for member in cluster:
+            member.cut_off.add(name)
+        (first, *_) = [host for host in orders(cluster["a"]).hosts if host.store.name == name]
+        with pytest.raises(Unavailable):
+            await first.ask(Enqueue(made("lost")))
+        while not all(name in broker.unreached for broker in cluster.roster.brokers.values()):
+            await cluster.rounds(1)
+
+        for member in cluster:
+            member.cut_off.clear()
+        while not any(name in member.owns for member in cluster):
+            await cluster.rounds(1)
+        await cluster.whole()
+        queue = orders(cluster["b"])
+        assert await contents(queue) == expected(queue, "before")
 
 
 async def test_what_only_one_broker_would_know_is_refused_even_if_it_owns_all() -> None:

@@ -454,11 +454,10 @@ async def test_a_broker_that_stays_away_makes_its_partitions_unavailable(monkeyp
         here = await queue_at(cluster, "b")
         (first, *_) = remote(here)
         await cluster["a"].cluster.peers.stop()
-        await until(lambda: first.availability is Availability.LOADING)
-        waiting = asyncio.create_task(first.ask(Peek(SequenceNumber(0), 1)))
+        await until(lambda: first.availability is not Availability.AVAILABLE)
 
         with pytest.raises(StoreUnavailable, match="broker 'a'"):
-            await waiting
+            await first.ask(Peek(SequenceNumber(0), 1))
         assert first.availability is Availability.UNAVAILABLE
         for _ in range(20):
             assert here.host_for(None).number in here.own

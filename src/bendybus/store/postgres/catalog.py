@@ -81,6 +81,7 @@ class PostgresCatalog:
             raise StoreError(f"{self._address.name}: the encoding is {found.encoding}; UTF8 is needed")
         if found.tables or made is None:
             self._refuse_others(connection, where)
+            connection.execute(QUERIES["add_unreached"])
             return
         if not found.schemas:
             connection.execute(sql.SQL("CREATE SCHEMA {}").format(quoted(self._address.schema)))

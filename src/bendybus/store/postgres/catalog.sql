@@ -31,8 +31,8 @@ CREATE TABLE entity (
     generation      text NOT NULL
 );
 
--- The brokers. `instance` is the process, `heard_at` the time of its last heartbeat, by the clock of this
--- database.
+-- The brokers. `instance` is the process, `unreached` those of its stores that it does not reach, `heard_at` the
+-- time of its last heartbeat, by the clock of this database.
 CREATE TABLE broker (
     name      text COLLATE "C" PRIMARY KEY,
     instance  text NOT NULL,
@@ -40,6 +40,7 @@ CREATE TABLE broker (
     version   text NOT NULL,
     state     text NOT NULL,
     stores    text[] NOT NULL,
+    unreached text[] NOT NULL DEFAULT '{}',
     joined_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     heard_at  timestamptz NOT NULL DEFAULT clock_timestamp()
 );

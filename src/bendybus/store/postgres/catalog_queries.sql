@@ -58,7 +58,7 @@ INSERT INTO broker (name, instance, address, version, state, stores)
 VALUES (%(name)s, %(instance)s, %(address)s, %(version)s, %(state)s, %(stores)s)
 ON CONFLICT (name) DO UPDATE
    SET instance = excluded.instance, address = excluded.address, version = excluded.version,
-       state = excluded.state, stores = excluded.stores, joined_at = excluded.joined_at,
+       state = excluded.state, stores = excluded.stores, unreached = excluded.unreached, joined_at = excluded.joined_at,
        heard_at = excluded.heard_at
  WHERE broker.state = 'gone'
     OR clock_timestamp() - broker.heard_at > make_interval(secs => %(dead_after_s)s);
@@ -78,8 +78,16 @@ UPDATE broker SET heard_at = clock_timestamp(), state = %s WHERE name = %s AND i
 -- name: brokers
 -- All brokers, and how long ago each was heard of.
 SELECT name, instance, address, version, state, stores, extract(epoch FROM clock_timestamp() - heard_at)::float8,
-       extract(epoch FROM joined_at)::float8
+       extract(epoch FROM joined_at)::float8, unreached
   FROM broker ORDER BY name;
+
+-- name: reach
+-- Which of its stores a broker does not reach.
+UPDATE broker SET unreached = %s WHERE name = %s AND instance = %s;
+
+-- name: add_unreached
+-- Catalogs that were made before there was this column.
+ALTER TABLE broker ADD COLUMN IF NOT EXISTS unreached text[] NOT NULL DEFAULT '{}';
 
 -- name: leader
 -- The broker that makes changes.

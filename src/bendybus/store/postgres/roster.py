@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from bendybus.store.postgres.address import StoreAddress
 from bendybus.store.postgres.catalog import QUERIES
 from bendybus.store.postgres.connections import Line
@@ -39,10 +41,14 @@ class PostgresRoster:
             lead = connection.execute(QUERIES["leader"]).fetchone()
         assert lead is not None, "the schema has one row"
         brokers = [
-            BrokerRow(name, instance, address, version, state, tuple(stores), silent_s, joined_at_s)
-            for name, instance, address, version, state, stores, silent_s, joined_at_s in rows
+            BrokerRow(*who, tuple(stores), silent_s, joined_at_s, tuple(unreached))  # type: ignore[call-arg]
+            for *who, stores, silent_s, joined_at_s, unreached in rows
         ]
         return RosterView(brokers, Lead(*lead), None if silence is None else silence[0])
+
+    def reach(self, name: str, instance: str, unreached: Sequence[str]) -> None:
+        with self._line.use() as connection:
+            connection.execute(QUERIES["reach"], (list(unreached), name, instance))
 
     def lead(self, name: str, instance: str, after: int) -> int | None:
         with self._line.use() as connection:

@@ -1,0 +1,118 @@
+"""What outlives an owner of a partition: the holders of its sessions, and what only memory knows.
+
+When another broker gets the partition by plan, locks, sessions and rests pass to it (domain/volatile.py). The
+next owner recalls them when it loads the partition, and the holders of sessions go on. Who owns which
+partition: cluster/ownership.py. What a partition does with commands: partition_host.py.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from bendybus.broker.holders import SessionHolder, SessionHolders
+from bendybus.broker.host import ignore
+from bendybus.broker.lifecycle import PartitionState
+from bendybus.broker.mailbox import Mailbox
+from bendybus.broker.partition_reads import PartitionReads
+from bendybus.broker.payload_cache import PayloadCache
+from bendybus.broker.stores import AttachedStore
+from bendybus.domain.partition import Partition
+from bendybus.domain.session_commands import ReleaseSession, SessionLock
+from bendybus.domain.volatile import VolatileState
+from bendybus.errors import BrokerError
+from bendybus.names import Epoch, Instant, PartitionNumber
+from bendybus.store.protocol import PartitionKey, Snapshot
+
+if TYPE_CHECKING:
+    from bendybus.broker.entity import Entity
+
+__all__ = ["PartitionSuccession"]
+
+logger = logging.getLogger(__name__)
+
+
+class PartitionSuccession(PartitionReads):
+    def __init__(
+        self,
+        entity: Entity[Any, Any, Any],
+        number: PartitionNumber,
+        key: PartitionKey | None,
+        store: AttachedStore,
+        cache: PayloadCache,
+        epoch: Epoch | None = None,
+    ) -> None:
+        super().__init__(entity, number, key, store, cache, epoch)
+        self.holders = SessionHolders()
+        self._remembered: list[tuple[VolatileState, Instant]] = []
+        """What the last owner has sent, and when it arrived. The first load uses it."""
+
+    def _built(self, snapshot: Snapshot) -> Partition:
+        partition = self._restored(snapshot)
+        try:
+            for state, at in self._remembered:
+                partition.recall(state, at)
+        except Exception:
+            logger.exception("%s: what the last owner remembered cannot be used: its locks are lost", self)
+            return self._restored(snapshot)
+        return partition
+
+    @abstractmethod
+    def _restored(self, snapshot: Snapshot) -> Partition:
+        """The partition as the store has it. Runs in the reader's thread."""
+
+    def begin_emptying(self) -> None:
+        super().begin_emptying()
+        self.holders.lose_all()
+
+    def _tell_refused(self, mailbox: Mailbox, reason: BrokerError) -> None:
+        super()._tell_refused(mailbox, reason)
+        if self.state is not PartitionState.LATE:
+            self._remembered = []
+        self.holders.lose_all()
+
+    # -- holders ------------------------------------------------------------------
+
+    def hold_session(self, lock: SessionLock, holder: SessionHolder) -> None:
+        """Tell this holder about messages in the session, and when the session is lost."""
+        self.holders.hold(lock, holder)
+        # So that the lock expires on time even if nothing else happens in this partition.
+        self._entity.keep_time(self)
+
+    def let_go_session(self, lock: SessionLock) -> None:
+        """Tell the holder of this session nothing more."""
+        self.holders.let_go(lock)
+
+    # -- another owner ------------------------------------------------------------
+
+    def remember(self) -> VolatileState:
+        """What the store does not know, for the next owner. Nothing, if the partition is not in memory."""
+        return VolatileState() if self._held is None else self._held.remember(self.now())
+
+    def expect(self, remembered: list[tuple[VolatileState, Instant]]) -> None:
+        """Continue at the first load with what the last owner remembered."""
+        self._remembered = remembered
+
+    def _leave_sessions(self) -> list[tuple[SessionLock, SessionHolder]]:
+        return self.holders.take_all()
+
+    def _serve_waiting(self) -> None:
+        remembered, self._remembered = self._remembered, []
+        super()._serve_waiting()
+        if remembered and self._held is not None:
+            self._meet_holders(remembered)
+
+    def _meet_holders(self, remembered: list[tuple[VolatileState, Instant]]) -> None:
+        """The sessions that the last owner had given away go on with their holders, or are free."""
+        partition = self._held
+        assert partition is not None
+        for lock in list(self.holders):
+            if not partition.has_session(lock):
+                self.holders.lose([lock])
+            else:
+                self.holders.wake([lock])
+        for state, _ in remembered:
+            for held in state.sessions:
+                if self.holders.of(held.lock) is None:
+                    self.submit(ReleaseSession(held.lock), ignore)

@@ -1,0 +1,52 @@
+"""What stands for a partition is exchanged, and what waits for it passes on: commands, sessions, messages.
+
+Each of them waits for the next owner as it waited for the former one. Who owns what: ownership.py.
+"""
+
+from __future__ import annotations
+
+from bendybus.broker.host import Host, ignore
+from bendybus.broker.mailbox import OnReply
+from bendybus.broker.partition_host import PartitionHost
+from bendybus.broker.partition_port import PartitionPort
+from bendybus.cluster.items import LOCAL_COMMANDS
+from bendybus.cluster.lending import LentSession
+from bendybus.cluster.remote import RemotePartition, RemoteQueuePartition
+from bendybus.cluster.serving import AnswerTo
+from bendybus.domain.commands import Command, Release
+from bendybus.errors import PartitionMoved
+
+__all__ = ["pass_on"]
+
+
+def pass_on(former: PartitionPort, port: PartitionPort, *, kept: bool) -> None:
+    """What waited for the former owner waits for the next one. `kept`: sessions go on."""
+    assert isinstance(former, Host | RemotePartition), "there are no others"
+    left = former.give_up(lambda command, done: _submit(former.current, command, done))
+    if isinstance(former, RemotePartition) and isinstance(port, RemotePartition):
+        port.wait_behind(former)
+    if left.unsent:
+        # Before anything else is received, so that they are received first.
+        _submit(port, Release(left.unsent), ignore)
+    for command, done in left.mailbox:
+        _submit(port, command, done)
+    for lock, holder in left.sessions:
+        if not kept:
+            holder.lost()
+        elif isinstance(holder, LentSession):
+            # The broker of the receiver keeps the session, and the next owner lends it.
+            holder.pass_away()
+        elif isinstance(port, PartitionHost) or (
+            isinstance(port, RemoteQueuePartition) and port.keeps_sessions
+        ):
+            port.hold_session(lock, holder)
+            holder.wake()
+        else:
+            holder.lost()
+
+
+def _submit(port: PartitionPort, command: Command, done: OnReply) -> None:
+    if isinstance(done, AnswerTo) or (type(command) in LOCAL_COMMANDS and not isinstance(port, Host)):
+        done(PartitionMoved(f"Partition {port.number} of '{port.path}' has another owner now."))
+    else:
+        port.submit(command, done)
