@@ -82,7 +82,7 @@ class Ownership:
         """Stores that this broker is to own, and does not own yet."""
         self._taking: dict[str, asyncio.Task[None]] = {}
         self._complaints: dict[str, str] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         cluster.peers.owns = self.heard
         for name, peer in cluster.peers.by_name.items():
             self.heard(name, peer.owned)
@@ -103,7 +103,7 @@ class Ownership:
         for name in [name for name in self._own if wanted.get(name, me) != me]:
             await self.release(name)
         mine = [name for name, owner in wanted.items() if owner == me and name not in self._own]
-        for name in self._candidates.keys() - mine - self._taking.keys():
+        for name in [name for name in self._candidates if name not in (*mine, *self._taking)]:
             await asyncio.to_thread(self._candidates.pop(name).close)
         for name in mine:
             if name not in self._taking:
@@ -295,7 +295,7 @@ class Ownership:
         for former, host in exchanged:
             host.load()
             _pass_on(_given_up(former), host)
-        for entity in {entity for entity, _ in self._placed(attached.name)}:
+        for entity in dict.fromkeys(entity for entity, _ in self._placed(attached.name)):
             if isinstance(entity, Queue):
                 self._entities.forwarder(entity).wake()
 
@@ -317,8 +317,8 @@ class Ownership:
 
     def _spawn(self, work: Any) -> None:
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
 
     async def stop(self) -> None:
         """Give everything up in order."""
