@@ -44,6 +44,8 @@ __all__ = ["Ownership"]
 logger = logging.getLogger(__name__)
 
 TAKE_PATIENCE_S: Final = 1.0
+# A broker that was displaced, and neither writes nor hears of the new owner, learns of it within this time.
+CHECK_EVERY_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,10 @@ class Ownership:
         self._candidates: dict[str, SharedStore] = {}
         """Stores that this broker is to own, and does not own yet."""
         self._taking: dict[str, asyncio.Task[None]] = {}
+        self._unsure: dict[str, None] = {}
+        """Stores that may name this broker as their owner although it is not: a take-over has failed."""
+        self._check_at = asyncio.get_running_loop().time() + CHECK_EVERY_S
+        self._checking: asyncio.Task[None] | None = None
         self._complaints: dict[str, str] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
         cluster.peers.owns = self.heard
@@ -108,6 +114,9 @@ class Ownership:
         for name in mine:
             if name not in self._taking:
                 self._taking[name] = asyncio.get_running_loop().create_task(self._take(name))
+        for name in [name for name in self._unsure if name not in (*mine, *self._taking)]:
+            self._taking[name] = asyncio.get_running_loop().create_task(self._give_back(name))
+        self._check_now_and_then()
         if self._taking:
             # A database that does not answer must not delay what concerns others.
             await asyncio.wait(self._taking.values(), timeout=TAKE_PATIENCE_S)
@@ -118,9 +127,11 @@ class Ownership:
             if store is None:
                 store = self._candidates[name] = self._store_named(name)
                 is_open = False
+            self._unsure[name] = None
             taken = await asyncio.to_thread(self._claim, store, is_open)
             if taken is not None:
                 await self._install(name, store, *taken)
+            del self._unsure[name]
             self._complaints.pop(name, None)
         except BrokerError as reason:
             # A database that is away, or one that was put in the place of another. Tried again soon.
@@ -151,6 +162,26 @@ class Ownership:
             for record, epoch in zip(records, epochs, strict=True)
         }
         return term, claims
+
+    async def _give_back(self, name: str) -> None:
+        """A take-over has failed. The store must not name this broker if another one is to own it."""
+        try:
+            await asyncio.to_thread(self._disown, self._store_named(name))
+            del self._unsure[name]
+        except BrokerError as reason:
+            logger.warning("the messaging store '%s' may name this broker as its owner: %s", name, reason)
+        finally:
+            del self._taking[name]
+
+    def _disown(self, store: SharedStore) -> None:
+        """In a thread: if the store names us, it names nobody afterwards."""
+        try:
+            store.open()
+            owner, me = store.owner(), self._cluster.me
+            if owner.instance == me.instance and store.take(me.broker, me.instance, owner.term) is not None:
+                store.release()
+        finally:
+            store.close()
 
     async def _install(self, name: str, store: SharedStore, term: int, claims: PartitionClaims) -> None:
         async with self._entities.changing:
@@ -242,8 +273,15 @@ class Ownership:
                 await self._uninstall(name)
         self._announce()
 
+    def _check_now_and_then(self) -> None:
+        """Another owner may have come and gone before we were connected to it."""
+        loop = asyncio.get_running_loop()
+        if loop.time() >= self._check_at and (self._checking is None or self._checking.done()):
+            self._check_at = loop.time() + CHECK_EVERY_S
+            self._checking = self._spawn(self.check())
+
     async def check(self) -> None:
-        """Ask each store who owns it: this broker was silent, and may have been replaced."""
+        """Ask each store who owns it: this broker may have been replaced without hearing of it."""
         for name, owned in list(self._own.items()):
             try:
                 owner = await owned.attached.query(owned.store.owner)
@@ -315,10 +353,11 @@ class Ownership:
 
     # -- life ---------------------------------------------------------------------
 
-    def _spawn(self, work: Any) -> None:
+    def _spawn(self, work: Any) -> asyncio.Task[None]:
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
+        return task
 
     async def stop(self) -> None:
         """Give everything up in order."""
