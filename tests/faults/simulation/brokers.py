@@ -44,9 +44,12 @@ from faults.simulation.threads import Threading, current
 from faults.simulation.world import World
 from fix_client import Endpoint
 
-__all__ = ["ClusterBroker", "Brokers", "Machines"]
+__all__ = ["START_AGAIN_S", "Brokers", "ClusterBroker", "Machines"]
 
 T = TypeVar("T")
+
+# Whoever supervises the processes starts one again so soon after it could not start.
+START_AGAIN_S = 1.0
 
 
 class Machines:
@@ -88,6 +91,7 @@ class ClusterBroker(Process):
         self.ownership: Ownership | None = None
         self.paused = False
         self.stopping = False
+        self.supervised = True
         self.pauses = self.stops = 0
 
     def _launch(self, loop: Loop) -> None:
@@ -103,6 +107,7 @@ class ClusterBroker(Process):
             if self.loop is loop and loop.alive:
                 self.world.note(f"{self.name} cannot start: {failure}")
                 self.die()
+                self.world.later(START_AGAIN_S, self.start_again)
 
     async def _serve(self, loop: Loop) -> None:
         machines, network = self.machines, self.machines.network
@@ -160,6 +165,11 @@ class ClusterBroker(Process):
         access = StoreAccess(machines.stores[name], self.disk, reach, machines.fence)
         machines.watch(access)
         return access
+
+    def start_again(self) -> None:
+        """What a supervisor does, if the process is not there."""
+        if self.supervised and not self.is_up:
+            self.start()
 
     # -- how it ends ------------------------------------------------------------------------
 

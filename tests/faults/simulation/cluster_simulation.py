@@ -14,7 +14,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from faults.simulation.brokers import Brokers, ClusterBroker, Machines
+from faults.simulation.brokers import START_AGAIN_S, Brokers, ClusterBroker, Machines
 from faults.simulation.cluster_ledger import ClusterLedger, ClusterSessionStates
 from faults.simulation.cluster_network import CLIENTS, ClusterNetwork
 from faults.simulation.cluster_plan import ClusterPlan
@@ -33,6 +33,7 @@ PAUSE_S = (0.5, 12.0)
 BLOCK_S = (0.5, 10.0)
 OUTAGE_S = (0.5, 10.0)
 DOWN_S = (0.01, 8.0)
+STOP_WITHIN_S = 30.0
 
 # When nothing goes wrong any more, all partitions are reached from everywhere after so long: a stall takes up
 # to two minutes, and a store that failed several times is left alone for half a minute.
@@ -128,9 +129,11 @@ class ClusterSimulation(Play):
         await self._whole("after everything went wrong")
         for each in self.server.up:
             self._compare(each, everything=True)
-        for each in self.server.up:
-            self.ledger.disturb()
-            each.crash()
+        for each in self.server.all:
+            each.supervised = False
+            if each.is_up:
+                each.crash()
+        self.ledger.disturb()
         last = self.world.random.choice(self.server.all)
         last.start()
         ends_at = self.world.now + WHOLE_WITHIN_S
@@ -179,19 +182,17 @@ class ClusterSimulation(Play):
         if chosen.broker is not None and self.world.chance(self.weather.stop_rather):
             chosen.stop()
             # Should it not come to an end by itself, it is killed.
-            self.world.later(30, lambda: chosen.crash() if loop.alive else None)
+            self.world.later(STOP_WITHIN_S, lambda: chosen.crash() if loop.alive else None)
         else:
             chosen.crash()
-        self._start_again_soon(chosen)
 
-    def _start_again_soon(self, broker: ClusterBroker) -> None:
-        self.world.later(self.world.between(*DOWN_S), lambda: self._start_again(broker))
+        def start_again() -> None:
+            if loop.alive:
+                self.world.later(START_AGAIN_S, start_again)
+            else:
+                chosen.start_again()
 
-    def _start_again(self, broker: ClusterBroker) -> None:
-        if not broker.is_up:
-            broker.start()
-        else:
-            self._start_again_soon(broker)
+        self.world.later(self.world.between(*DOWN_S), start_again)
 
     def _pause_one(self) -> None:
         chosen = self._any()

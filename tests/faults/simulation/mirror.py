@@ -14,6 +14,7 @@ from typing import Any
 
 from bendybus.broker.broker import Broker
 from bendybus.broker.host import Host
+from bendybus.broker.lifecycle import Availability
 from bendybus.broker.partition_host import PartitionHost
 from bendybus.domain.commands import Given, Peek
 from bendybus.domain.messages import Message, MessageState, SubQueue
@@ -71,7 +72,8 @@ def _compare_counts(ledger: Ledger, host: PartitionHost, partition: Partition) -
         told = (counts.active, counts.deferred, counts.scheduled)
         if told != found:
             ledger.violate(Invariant.MISCOUNTED, f"{host}/{subqueue.name}: counts {told}, peek finds {found}")
-        if partition.available(subqueue) and host not in host.queue.stocked(subqueue):
+        served = host.availability is Availability.AVAILABLE
+        if served and partition.available(subqueue) and host not in host.queue.stocked(subqueue):
             ledger.violate(Invariant.MISCOUNTED, f"{host}/{subqueue.name}: no receiver would ask it")
         size = sum(message.size for message in reply.messages)
         if subqueue is not SubQueue.MAIN and counts.size_bytes != size:
