@@ -293,8 +293,11 @@ class Ownership:
 
     async def _uninstall(self, name: str) -> None:
         owned = self._own.pop(name)
-        term, broker = self._heard.get(name, (0, ""))
-        self._cluster.set_owner(name, broker if term > owned.term else None)
+        # The broker that was heard of may be gone, or may have given the store up again.
+        peer = self._cluster.peers.by_name.get(self._heard.get(name, (0, ""))[1])
+        if peer is not None and peer.owned.get(name, 0) <= owned.term:
+            peer = None
+        self._cluster.set_owner(name, None if peer is None else peer.name)
         self._exchange_all(name)
         await self._broker.remove_store(owned.attached)
         await asyncio.to_thread(owned.store.close)

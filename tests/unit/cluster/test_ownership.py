@@ -411,6 +411,19 @@ async def test_an_owner_that_came_and_went_unheard_is_noticed(monkeypatch: pytes
         await cluster.whole()
 
 
+async def test_a_store_is_let_go_of_though_its_new_owner_is_gone_already() -> None:
+    # Found by a simulation: the broker failed halfway, and its partitions were nobody's.
+    async with nodes("a") as cluster:
+        await new_queue(cluster)
+        member = cluster["a"]
+        member.ownership.heard("b", {"s0": cluster.stores["s0"].owner.term + 1})
+        await until(lambda: "s0" not in member.owns and not member.broker.entities.changing.locked())
+        assert member.cluster.owner_of("s0") is None
+        assert "s0" not in [store.name for store in member.broker.stores]
+        await cluster.rounds()
+        await cluster.whole()
+
+
 async def test_a_store_that_was_let_go_of_refuses_what_nobody_would_answer() -> None:
     # Found by a simulation: a broker asked such a store who owns it, and never went on.
     async with nodes("a") as cluster:
