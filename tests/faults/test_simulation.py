@@ -19,7 +19,7 @@ from bendybus.domain.messages import MessageState, SubQueue
 from bendybus.names import EntityPath, PartitionNumber, SequenceNumber
 from bendybus.store.memory import MemoryStore
 from bendybus.store.protocol import PartitionKey
-from faults.mutants import MUTANTS, Mutant
+from faults.mutants import CLUSTER_MUTANTS, MUTANTS, Mutant
 from faults.simulation.cluster_simulation import simulate_cluster
 from faults.simulation.ledger import Ledger, Letter, Spot
 from faults.simulation.plan import Lane, Plan
@@ -142,5 +142,16 @@ def test_a_broker_is_found_out_that(name: str, monkeypatch: pytest.MonkeyPatch) 
     mutant.mutate(monkeypatch)
     for seed in range(mutant.seed, mutant.seed + SEEDS_PER_MUTANT):
         if any(kind in mutant.found_as for kind, _ in simulate(seed).violations):
+            return
+    pytest.fail(f"not in {SEEDS_PER_MUTANT} seeds")
+
+
+@pytest.mark.row("N-03")
+@pytest.mark.parametrize("name", CLUSTER_MUTANTS)
+def test_a_cluster_is_found_out_that(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutant: Mutant = CLUSTER_MUTANTS[name]
+    mutant.mutate(monkeypatch)
+    for seed in range(mutant.seed, mutant.seed + SEEDS_PER_MUTANT):
+        if any(kind in mutant.found_as for kind, _ in simulate_cluster(seed, 3).violations):
             return
     pytest.fail(f"not in {SEEDS_PER_MUTANT} seeds")

@@ -48,7 +48,11 @@ KEPT = (
 )
 
 # The same for clusters, by the number of brokers.
-KEPT_OF_CLUSTERS: dict[int, tuple[int, ...]] = {2: tuple(range(4)), 3: tuple(range(4)), 4: tuple(range(2))}
+KEPT_OF_CLUSTERS: dict[int, tuple[int, ...]] = {
+    2: (*range(6), 8),
+    3: (*range(6), 19, 25, 44, 62, 77, 94, 105),
+    4: (*range(4),),
+}
 
 # Fresh seeds begin anywhere in here: no two runs will meet.
 FRESH = (10**6, 10**12)
