@@ -68,6 +68,10 @@ class Reach:
         """Until the process has it. `StoreUnavailable` if it does not get through."""
         self._pass(self._database, self._machine)
 
+    @property
+    def is_deaf(self) -> bool:
+        return self._network.is_blocked(self._database, self._machine)
+
     def _pass(self, source: str, target: str) -> None:
         network, disk = self._network, self._disk
         if not network.is_blocked(source, target) or not disk.at_work():
@@ -229,6 +233,9 @@ class StoreAccess(VirtualStore):
         super()._refuse_away()
 
     def _await_reply(self, keys: list[PartitionKey]) -> None:
+        if self._reach.is_deaf:
+            # The broker may give the store up before the reply arrives.
+            self.doubter(self, keys)
         try:
             self._reach.reply()
         except StoreUnavailable:
