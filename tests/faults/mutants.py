@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from bendybus.broker import attempts, forwarding, partition_host, partition_lifecycle, queue, writer
+from bendybus.cluster import ownership
 from bendybus.domain import fanout, partition, run, stock
 from bendybus.domain.changes import Changes
 from bendybus.domain.commands import Enqueued, Transferred
@@ -28,14 +29,17 @@ from bendybus.domain.effects import (
 )
 from bendybus.domain.messages import Message
 from bendybus.names import Instant, SequenceNumber
+from bendybus.store import memory
+from bendybus.store.protocol import PartitionChanges
+from faults.simulation import databases
 from faults.simulation.ledger import Invariant
 
-__all__ = ["MUTANTS", "Mutant"]
+__all__ = ["CLUSTER_MUTANTS", "MUTANTS", "Mutant"]
 
 LOST, RESURRECTED, DUPLICATED = Invariant.LOST, Invariant.RESURRECTED, Invariant.DUPLICATED
 DISORDERED, PHANTOM, SHARED = Invariant.DISORDERED, Invariant.PHANTOM, Invariant.SHARED
 FORGOTTEN, TORN, MISCOUNTED = Invariant.FORGOTTEN, Invariant.TORN, Invariant.MISCOUNTED
-UNEXPECTED = Invariant.UNEXPECTED
+UNEXPECTED, TWO_OWNERS = Invariant.UNEXPECTED, Invariant.TWO_OWNERS
 
 Mutate = Callable[[pytest.MonkeyPatch], None]
 
@@ -146,6 +150,40 @@ def sends_what_a_lost_partition_had_lent(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(partition_host.PartitionHost, "held_among", lambda self, tokens, at: set(tokens))
 
 
+# -- of a cluster ---------------------------------------------------------------------------
+
+
+def claims_without_regard_to_the_term(patch: pytest.MonkeyPatch) -> None:
+    """The database lets a broker that was displaced claim partitions, and so go on committing."""
+    patch.setattr(databases.StoreAccess, "refuse_displaced", lambda self: None)
+
+
+def commits_without_regard_to_the_epoch(patch: pytest.MonkeyPatch) -> None:
+    """A broker that was displaced goes on committing."""
+    commit = memory.MemoryStore.commit
+
+    def lenient(self: Any, changes: Sequence[PartitionChanges]) -> None:
+        for change in changes:
+            change.epoch = self._partition(change.key).epoch
+        commit(self, changes)
+
+    patch.setattr(memory.MemoryStore, "commit", lenient)
+
+
+def takes_stores_over_without_claiming_partitions(patch: pytest.MonkeyPatch) -> None:
+    """Nothing fences the former owner."""
+    claim = ownership.Ownership._claim
+
+    def trusting(self: Any, store: Any, is_open: bool) -> Any:
+        store.claim = lambda keys: [store._partitions[key].epoch for key in keys]
+        try:
+            return claim(self, store, is_open)
+        finally:
+            del store.claim
+
+    patch.setattr(ownership.Ownership, "_claim", trusting)
+
+
 def _ignore(_: object) -> None:
     """Nobody listens."""
 
@@ -195,5 +233,13 @@ MUTANTS: dict[str, Mutant] = {
     "ends locks early": Mutant(ends_locks_early, (SHARED,), seed=12),
     "sends what a lost partition had lent": Mutant(
         sends_what_a_lost_partition_had_lent, (RESURRECTED, SHARED), seed=56
+    ),
+}
+
+CLUSTER_MUTANTS: dict[str, Mutant] = {
+    "claims without regard to the term": Mutant(claims_without_regard_to_the_term, (TWO_OWNERS,), seed=2),
+    "commits without regard to the epoch": Mutant(commits_without_regard_to_the_epoch, (TWO_OWNERS,), seed=2),
+    "takes stores over without claiming partitions": Mutant(
+        takes_stores_over_without_claiming_partitions, (TWO_OWNERS,)
     ),
 }

@@ -19,7 +19,8 @@ from bendybus.domain.messages import MessageState, SubQueue
 from bendybus.names import EntityPath, PartitionNumber, SequenceNumber
 from bendybus.store.memory import MemoryStore
 from bendybus.store.protocol import PartitionKey
-from faults.mutants import MUTANTS, Mutant
+from faults.mutants import CLUSTER_MUTANTS, MUTANTS, Mutant
+from faults.simulation.cluster_simulation import simulate_cluster
 from faults.simulation.ledger import Ledger, Letter, Spot
 from faults.simulation.plan import Lane, Plan
 from faults.simulation.simulation import simulate
@@ -42,15 +43,30 @@ def test_every_invariant_holds_whatever_goes_wrong(first: int) -> None:
         assert simulate(seed).violations == [], f"python -m faults.simulation --seed {seed} --trace"
 
 
+@pytest.mark.row("N-03", "N-04")
+@pytest.mark.parametrize(("brokers", "seeds"), [(2, range(4)), (3, range(4))])
+def test_every_invariant_holds_with_several_brokers(brokers: int, seeds: range) -> None:
+    for seed in seeds:
+        again = f"python -m faults.simulation --brokers {brokers} --seed {seed} --trace"
+        assert simulate_cluster(seed, brokers).violations == [], again
+
+
 def test_a_seed_replays_to_the_last_byte() -> None:
     """In other processes, too, where objects have other addresses and texts other hashes."""
-    fingerprints = {_play_elsewhere(seed=7, hash_seed=hash_seed) for hash_seed in ("1", "2")}
+    fingerprints = {_play_elsewhere("simulation", "simulate(7)", hash_seed) for hash_seed in ("1", "2")}
     assert fingerprints == {simulate(7).fingerprint}
     assert simulate(8).fingerprint not in fingerprints
 
 
-def _play_elsewhere(seed: int, hash_seed: str) -> str:
-    program = f"from faults.simulation.simulation import simulate; print(simulate({seed}).fingerprint)"
+def test_a_seed_of_several_brokers_replays_to_the_last_byte() -> None:
+    played = [
+        _play_elsewhere("cluster_simulation", "simulate_cluster(1, 3)", hash_seed) for hash_seed in ("1", "2")
+    ]
+    assert played == 2 * [simulate_cluster(1, 3).fingerprint]
+
+
+def _play_elsewhere(module: str, call: str, hash_seed: str) -> str:
+    program = f"from faults.simulation.{module} import *; print({call}.fingerprint)"
     environment = os.environ | {
         "PYTHONHASHSEED": hash_seed,
         "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path]),
@@ -126,5 +142,16 @@ def test_a_broker_is_found_out_that(name: str, monkeypatch: pytest.MonkeyPatch) 
     mutant.mutate(monkeypatch)
     for seed in range(mutant.seed, mutant.seed + SEEDS_PER_MUTANT):
         if any(kind in mutant.found_as for kind, _ in simulate(seed).violations):
+            return
+    pytest.fail(f"not in {SEEDS_PER_MUTANT} seeds")
+
+
+@pytest.mark.row("N-03")
+@pytest.mark.parametrize("name", CLUSTER_MUTANTS)
+def test_a_cluster_is_found_out_that(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutant: Mutant = CLUSTER_MUTANTS[name]
+    mutant.mutate(monkeypatch)
+    for seed in range(mutant.seed, mutant.seed + SEEDS_PER_MUTANT):
+        if any(kind in mutant.found_as for kind, _ in simulate_cluster(seed, 3).violations):
             return
     pytest.fail(f"not in {SEEDS_PER_MUTANT} seeds")

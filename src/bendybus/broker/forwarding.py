@@ -114,12 +114,16 @@ class _StandIns:
         return self._chosen[entity]
 
 
+# By name: during a walk, another broker may become the owner, and another port stands for the partition.
+_Away = dict[tuple[EntityPath, PartitionNumber], Unavailable]
+
+
 @dataclass(slots=True)
 class _Walk:
     """The position in an outbox, and the destinations that did not answer."""
 
     start: SequenceNumber = UNASSIGNED
-    away: dict[PartitionPort, Unavailable] = field(default_factory=dict)
+    away: _Away = field(default_factory=dict)
 
 
 class Forwarder:
@@ -276,21 +280,20 @@ class Forwarder:
         target = _place_keyless(destination, posting, message.sequence_number)
         return _Addressed(target, forwarded, identities, anywhere=destination)
 
-    async def _send(
-        self, host: PartitionHost, target: PartitionPort, load: _Load, away: dict[PartitionPort, Unavailable]
-    ) -> None:
-        if target in away:
+    async def _send(self, host: PartitionHost, target: PartitionPort, load: _Load, away: _Away) -> None:
+        place = target.path, target.number
+        if place in away:
             return
         if target.availability is Availability.UNAVAILABLE:
             # It would refuse them. Because they are not sent, those without a key can still go elsewhere.
-            away[target] = StoreUnavailable(f"{target} is unavailable.")
+            away[place] = StoreUnavailable(f"{target} is unavailable.")
             return
         attempts = self._attempts_of(host)
         attempts.send(load.numbers)
         try:
             await target.ask(load.command(f"{self._queue.generation}/{host.number}"))
         except Unavailable as reason:
-            away[target] = reason
+            away[place] = reason
         except BrokerError as refusal:
             if isinstance(refusal, QuotaExceeded) and len(load.numbers) > 1:
                 # Together they exceed the quota; some of them may still fit.

@@ -177,6 +177,9 @@ class AttachedStore:
     def refuse_away(self) -> None:
         if self.state is StoreState.AWAY:
             raise StoreUnavailable(f"The messaging store '{self.name}' is away: {self.reason}")
+        if self.state is StoreState.STOPPED:
+            # Its threads have ended, so nobody would answer.
+            raise StoreUnavailable(f"The messaging store '{self.name}' is not used by this broker any more.")
 
     def _ask(
         self,

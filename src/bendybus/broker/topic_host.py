@@ -34,7 +34,7 @@ from bendybus.domain.effects import (
 )
 from bendybus.domain.messages import Message
 from bendybus.domain.topic import TopicPartition
-from bendybus.errors import BrokerError, EntityNotFound
+from bendybus.errors import BrokerError, EntityNotFound, PartitionMoved
 from bendybus.names import Epoch, Instant, PartitionNumber, SequenceNumber
 from bendybus.store.protocol import PartitionKey, Snapshot
 
@@ -249,6 +249,11 @@ class TopicHost(Host[TopicPartition]):
                 logger.error("%s: payloads cannot be read: %s", self, payloads)
                 self._end_activation()
                 self.fail(payloads)
+                return
+            if None in payloads:
+                # Another broker has published them. It owns the store now, as the next load finds out.
+                self._end_activation()
+                self.fail(PartitionMoved(f"{self}: scheduled messages are gone from its store"))
                 return
             for message, payload in zip(page, payloads, strict=True):
                 message.payload = payload

@@ -282,7 +282,7 @@ class Node:
         self._cluster.common = common_stores(view)
         for name in self.addresses:
             peers.add(name)
-        for name in peers.by_name.keys() - self.addresses.keys():
+        for name in [name for name in peers.by_name if name not in self.addresses]:
             logger.info("the broker '%s' is gone or presumed dead", name)
             if self._ownership is not None:
                 self._ownership.heard(name, {})

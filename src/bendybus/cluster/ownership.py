@@ -15,31 +15,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 from bendybus.broker.broker import Broker
-from bendybus.broker.entity import Entity
-from bendybus.broker.host import Host
 from bendybus.broker.lifecycle import StoreState
-from bendybus.broker.openers import OPENERS
-from bendybus.broker.partition_host import PartitionHost
-from bendybus.broker.partition_port import PartitionPort
 from bendybus.broker.placing import PartitionClaims, placed_in
-from bendybus.broker.queue import Queue
 from bendybus.broker.stores import AttachedStore
-from bendybus.broker.topic import SendTarget, Topic
-from bendybus.broker.topic_host import TopicHost
 from bendybus.cluster.cluster import Cluster
+from bendybus.cluster.exchange import Exchange
 from bendybus.cluster.following import Following
-from bendybus.cluster.handing_over import HandingOver, Remembered
-from bendybus.cluster.passing_on import pass_on
+from bendybus.cluster.handing_over import HandingOver
 from bendybus.cluster.reaching import Reach
 from bendybus.cluster.serving import Calls, Service
 from bendybus.errors import BrokerError, StoreError
-from bendybus.names import PartitionNumber
 from bendybus.store.protocol import SharedStore
 
 __all__ = ["Ownership"]
@@ -49,6 +40,8 @@ logger = logging.getLogger(__name__)
 TAKE_PATIENCE_S: Final = 1.0
 # A broker that was given a store keeps it for some heartbeats: the giver may know more of the others.
 GIVEN_FOR_S: Final = 2.0
+# A broker that was displaced, and neither writes nor hears of the new owner, learns of it within this time.
+CHECK_EVERY_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +81,7 @@ class Ownership:
         self._following = following
         self._store_named = store_named
         self._compare = compare
+        self._exchange = Exchange(broker.entities, cluster)
         self.service: Service | None = None
         self._own: dict[str, _Owned] = {}
         self._heard: dict[str, tuple[int, str]] = {}
@@ -103,8 +97,12 @@ class Ownership:
         """When this broker took each of its stores, by the loop's clock."""
         self._reach = Reach()
         self._handing_over = HandingOver(cluster, self._take_soon)
+        self._unsure: dict[str, None] = {}
+        """Stores that may name this broker as their owner although it is not: a take-over has failed."""
+        self._check_at = asyncio.get_running_loop().time() + CHECK_EVERY_S
+        self._checking: asyncio.Task[None] | None = None
         self._complaints: dict[str, str] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         cluster.peers.owns = self.heard
         for name, peer in cluster.peers.by_name.items():
             self.heard(name, peer.owned)
@@ -145,10 +143,13 @@ class Ownership:
             if not self._is_new(name) and self._cluster.peers.reaches(wanted[name]):
                 await self.release(name, wanted[name])
         mine = [name for name, owner in wanted.items() if owner == me and name not in self._own]
-        for name in self._candidates.keys() - mine - self._taking.keys():
+        for name in [name for name in self._candidates if name not in (*mine, *self._taking)]:
             await asyncio.to_thread(self._candidates.pop(name).close)
         for name in mine:
             self._take_soon(name)
+        for name in [name for name in self._unsure if name not in (*mine, *self._taking)]:
+            self._taking[name] = asyncio.get_running_loop().create_task(self._give_back(name))
+        self._check_now_and_then()
         if self._taking:
             # A database that does not answer must not delay what concerns others.
             await asyncio.wait(self._taking.values(), timeout=TAKE_PATIENCE_S)
@@ -169,10 +170,12 @@ class Ownership:
             if store is None:
                 store = self._candidates[name] = self._store_named(name)
                 is_open = False
+            self._unsure[name] = None
             taken = await asyncio.to_thread(self._claim, store, is_open)
             self._reach.reached(name)
             if taken is not None:
                 await self._install(name, store, *taken)
+            del self._unsure[name]
             self._complaints.pop(name, None)
         except BrokerError as reason:
             # A database that is away, or one that was put in the place of another. Tried again soon.
@@ -209,6 +212,26 @@ class Ownership:
         }
         return term, claims
 
+    async def _give_back(self, name: str) -> None:
+        """A take-over has failed. The store must not name this broker if another one is to own it."""
+        try:
+            await asyncio.to_thread(self._disown, self._store_named(name))
+            del self._unsure[name]
+        except BrokerError as reason:
+            logger.warning("the messaging store '%s' may name this broker as its owner: %s", name, reason)
+        finally:
+            del self._taking[name]
+
+    def _disown(self, store: SharedStore) -> None:
+        """In a thread: if the store names us, it names nobody afterwards."""
+        try:
+            store.open()
+            owner, me = store.owner(), self._cluster.me
+            if owner.instance == me.instance and store.take(me.broker, me.instance, owner.term) is not None:
+                store.release()
+        finally:
+            store.close()
+
     async def _install(self, name: str, store: SharedStore, term: int, claims: PartitionClaims) -> None:
         async with self._entities.changing:
             if not self._cluster.has_catalog:
@@ -234,7 +257,7 @@ class Ownership:
             self._following.keep_claims(
                 {key: claim for key, claim in claims.items() if key[1:] not in placed}
             )
-            self._host_partitions(attached, claims, remembered)
+            self._exchange.with_own(attached, claims, remembered, self.service)
             logger.info("owns the messaging store '%s' with %d partitions, term %d", name, len(placed), term)
             if self.service is not None:
                 self.service.watch(attached)
@@ -252,7 +275,7 @@ class Ownership:
             owned = self._own.get(name)
             if owned is None:
                 return
-            hosts = self._hosts_in(owned.attached)
+            hosts = self._exchange.hosts_in(owned.attached)
             for host in hosts:
                 host.begin_handing_over()
             try:
@@ -317,7 +340,7 @@ class Ownership:
     def _follow_owner(self, name: str, broker: str | None, *, kept: bool) -> None:
         """A store passes from one other broker to another, or to nobody."""
         self._cluster.set_owner(name, broker)
-        self._exchange_all(name, kept=kept)
+        self._exchange.with_others(name, kept=kept)
 
     def _displaced(self, name: str) -> None:
         """Another broker has the store, as that broker or the store itself says."""
@@ -334,8 +357,15 @@ class Ownership:
                 # It is reached again, and says so: it does not have to be told any more.
                 await self._left(name)
 
+    def _check_now_and_then(self) -> None:
+        """Another owner may have come and gone before we were connected to it."""
+        loop = asyncio.get_running_loop()
+        if loop.time() >= self._check_at and (self._checking is None or self._checking.done()):
+            self._check_at = loop.time() + CHECK_EVERY_S
+            self._checking = self._spawn(self.check())
+
     async def check(self) -> None:
-        """Ask each store who owns it: this broker was silent, and may have been replaced."""
+        """Ask each store who owns it: this broker may have been replaced without hearing of it."""
         for name, owned in list(self._own.items()):
             try:
                 owner = await owned.attached.query(owned.store.owner)
@@ -351,79 +381,24 @@ class Ownership:
         self._taken_at.pop(name, None)
         term, broker = self._heard.get(name, (0, ""))
         self._heard[name] = max((term, broker), (owned.term, self._cluster.me.broker))
-        self._cluster.set_owner(name, broker if term > owned.term else None)
+        # The broker that was heard of may be gone, or may have given the store up again.
+        peer = self._cluster.peers.by_name.get(broker)
+        is_owned = peer is not None and peer.owned.get(name, 0) > owned.term
+        self._cluster.set_owner(name, broker if is_owned else None)
         # The others know before their commands come back.
-        self._exchange_all(name, kept=kept, before_passing_on=self._announce)
+        self._exchange.with_others(name, kept=kept, before_passing_on=self._announce)
 
     async def _close(self, owned: _Owned) -> None:
         await self._broker.remove_store(owned.attached)
         await asyncio.to_thread(owned.store.close)
 
-    # -- partitions ---------------------------------------------------------------
-
-    def _placed(self, name: str) -> Iterator[tuple[SendTarget, PartitionNumber]]:
-        """The partitions in a store, those of topics before those of their subscriptions."""
-        for kind in OPENERS:
-            for record in self._entities.records():
-                if record.kind != kind or name not in record.placement:
-                    continue
-                entity = self._entities.look_up(record.path)
-                assert entity is not None, "a record is kept with its entity"
-                for number, store in enumerate(record.placement):
-                    if store == name:
-                        yield entity, PartitionNumber(number)
-
-    def _hosts_in(self, store: AttachedStore) -> list[Host[Any]]:
-        return [host for entity in self._entities for host in entity.own.values() if host.store is store]
-
-    def _host_partitions(
-        self, attached: AttachedStore, claims: PartitionClaims, remembered: Remembered | None
-    ) -> None:
-        """Each partition in the store gets a host. Then they are loaded."""
-        cache = self._entities.cache
-        exchanged: list[tuple[PartitionPort, Host[Any]]] = []
-        for entity, number in self._placed(attached.name):
-            key, epoch = claims[attached.name, entity.path, number]
-            host: Host[Any]
-            if isinstance(entity, Topic):
-                host = topic_host = TopicHost(entity, number, key, attached, cache, epoch)
-                former: PartitionPort = entity.exchange(topic_host, topic_host)
-            else:
-                host = queue_host = PartitionHost(entity, number, key, attached, cache, epoch)
-                former = entity.exchange(queue_host, queue_host)
-                if remembered is not None:
-                    remembered.give_to(queue_host, self.service)
-            exchanged.append((former, host))
-        for former, host in exchanged:
-            host.load()
-            pass_on(former, host, kept=remembered is not None)
-        for entity in {entity for entity, _ in self._placed(attached.name)}:
-            if isinstance(entity, Queue):
-                self._entities.forwarder(entity).wake()
-
-    def _exchange_all(
-        self, name: str, *, kept: bool, before_passing_on: Callable[[], None] = lambda: None
-    ) -> None:
-        """Other brokers own the partitions in the store, or nobody does. `kept`: they have their sessions."""
-        exchanged: list[tuple[Entity[Any, Any, Any], PartitionPort, PartitionPort]] = []
-        for entity, number in self._placed(name):
-            if isinstance(entity, Topic):
-                port: PartitionPort = self._cluster.topic_partition(entity, entity.generation, number, name)
-            else:
-                port = self._cluster.queue_partition(entity, entity.generation, number, name)
-            whole: Entity[Any, Any, Any] = entity
-            exchanged.append((whole, whole.exchange(port, None), port))
-        before_passing_on()
-        for whole, former, port in exchanged:
-            pass_on(former, port, kept=kept)
-            whole.availability_changed(port)
-
     # -- life ---------------------------------------------------------------------
 
-    def _spawn(self, work: Any) -> None:
+    def _spawn(self, work: Any) -> asyncio.Task[None]:
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
+        return task
 
     async def stop(self, wanted: Mapping[str, str] | None = None) -> None:
         """Give everything up in order. `wanted`: the owner that each store is to have."""

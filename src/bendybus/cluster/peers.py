@@ -297,7 +297,7 @@ class Peers:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         """Each keeps the connection to one broker."""
         self._connect: Callable[[str, Callable[[], PeerLink]], Any] | None = None
-        self._links: set[PeerLink] = set()
+        self._links: dict[PeerLink, None] = {}
         self._stopping = False
 
     # -- life ---------------------------------------------------------------------
@@ -356,15 +356,15 @@ class Peers:
             try:
                 await connect(name, made)
             except OSError:
-                self._links.discard(link)
+                self._links.pop(link, None)
             else:
                 await asyncio.shield(link.closed)
             await asyncio.sleep(RECONNECT_S)
 
     def _link(self, expected: str | None) -> PeerLink:
         link = PeerLink(self.me, self, expected)
-        self._links.add(link)
-        link.closed.add_done_callback(lambda _: self._links.discard(link))
+        self._links[link] = None
+        link.closed.add_done_callback(lambda _: self._links.pop(link, None))
         return link
 
     async def stop(self) -> None:

@@ -90,7 +90,7 @@ class Service:
         self._told: dict[Host[Any], Availability] = {}
         """What the other brokers know about partitions here."""
         self._telling: asyncio.Handle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         for store in entities.stores:
             self.watch(store)
 
@@ -303,8 +303,8 @@ class Service:
                 link.send(refusal_of(request, Unavailable("The request failed; the broker's log says why.")))
 
         task = asyncio.get_running_loop().create_task(answered())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
 
 
 def _figures(host: Host[Any]) -> tuple[int, int, list[tuple[int, int, int, int, int]]] | None:

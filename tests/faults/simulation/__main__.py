@@ -3,6 +3,7 @@
     python -m faults.simulation --seeds 1000               # seeds that nobody has played, and the kept ones
     python -m faults.simulation --seeds 1000 --from 5000   # these
     python -m faults.simulation --seed 42 --trace
+    python -m faults.simulation --brokers 3 --seeds 1000   # of a cluster; with --seed and --from, too
 
 Exit code 1 when an invariant was violated. A seed that fails is played again, alone, with `--seed`.
 """
@@ -15,11 +16,14 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 
+from faults.simulation.cluster_simulation import simulate_cluster
 from faults.simulation.ledger import Invariant
-from faults.simulation.simulation import Outcome, simulate
+from faults.simulation.play import Outcome
+from faults.simulation.simulation import simulate
 
 __all__ = ["main"]
 
@@ -43,20 +47,36 @@ KEPT = (
     9101868,
 )
 
+# The same for clusters, by the number of brokers.
+KEPT_OF_CLUSTERS: dict[int, tuple[int, ...]] = {
+    2: (*range(6), 8, 112),
+    3: (*range(6), 19, 25, 44, 62, 77, 94, 105),
+    4: (*range(4),),
+}
+
 # Fresh seeds begin anywhere in here: no two runs will meet.
 FRESH = (10**6, 10**12)
 
 
-def play(seeds: Sequence[int], workers: int) -> Iterator[Outcome]:
+def simulation_of(brokers: int) -> Callable[..., Outcome]:
+    return simulate if brokers == 1 else partial(simulate_cluster, brokers=brokers)
+
+
+def play(seeds: Sequence[int], workers: int, brokers: int) -> Iterator[Outcome]:
+    simulation = simulation_of(brokers)
     if workers == 1:
-        yield from map(simulate, seeds)
+        yield from map(simulation, seeds)
         return
     with ProcessPoolExecutor(workers) as pool:
-        yield from pool.map(simulate, seeds, chunksize=8)
+        yield from pool.map(simulation, seeds, chunksize=8)
 
 
-def play_aloud(seed: int, *, trace: bool) -> int:
-    outcome = simulate(seed, tell=print if trace else None)
+def kept_of(brokers: int) -> tuple[int, ...]:
+    return KEPT if brokers == 1 else KEPT_OF_CLUSTERS[brokers]
+
+
+def play_aloud(seed: int, brokers: int, *, trace: bool) -> int:
+    outcome = simulation_of(brokers)(seed, tell=print if trace else None)
     for kind, what in outcome.violations:
         print(f"{kind.value}: {what}")  # noqa: T201
     print(  # noqa: T201
@@ -66,11 +86,12 @@ def play_aloud(seed: int, *, trace: bool) -> int:
     return 1 if outcome.violations else 0
 
 
-def show(outcomes: list[Outcome], seconds: float) -> None:
+def show(outcomes: list[Outcome], seconds: float, brokers: int) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=f"{len(outcomes):,} simulations of the whole broker in {seconds:.0f} s")
+    subject = "the whole broker" if brokers == 1 else f"{brokers} brokers"
+    table = Table(title=f"{len(outcomes):,} simulations of {subject} in {seconds:.0f} s")
     table.add_column("what happened")
     table.add_column("count", justify="right")
     counts: Counter[str] = Counter()
@@ -102,19 +123,24 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=1000, help="how many")
     parser.add_argument("--from", type=int, dest="first", help="the first; if not given, a fresh one")
     parser.add_argument("--seed", type=int, help="play this one alone")
+    parser.add_argument(
+        "--brokers", type=int, default=1, choices=range(1, 5), help="of a cluster, if several"
+    )
     parser.add_argument("--trace", action="store_true", help="with --seed: tell everything that happens")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes to play in")
     arguments = parser.parse_args()
     if arguments.seed is not None:
-        return play_aloud(arguments.seed, trace=arguments.trace)
+        return play_aloud(arguments.seed, arguments.brokers, trace=arguments.trace)
     first, kept = arguments.first, ()
     if first is None:
-        first, kept = random.SystemRandom().randrange(*FRESH), KEPT
+        first, kept = random.SystemRandom().randrange(*FRESH), kept_of(arguments.brokers)
     also = f", and {len(kept)} kept ones" if kept else ""
     print(f"{arguments.seeds} seeds, --from {first}{also}", flush=True)  # noqa: T201
     started = time.monotonic()
-    outcomes = list(play([*kept, *range(first, first + arguments.seeds)], arguments.workers))
-    show(outcomes, time.monotonic() - started)
+    outcomes = list(
+        play([*kept, *range(first, first + arguments.seeds)], arguments.workers, arguments.brokers)
+    )
+    show(outcomes, time.monotonic() - started, arguments.brokers)
     return 1 if any(outcome.violations for outcome in outcomes) else 0
 
 

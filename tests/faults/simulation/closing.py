@@ -17,11 +17,10 @@ from bendybus.domain.messages import MessageState, SubQueue
 from bendybus.engine.deliveries import Delivery
 from faults.simulation.ledger import Invariant, Letter
 from faults.simulation.peer import SESSION_FILTER, arrival_of
-from faults.simulation.server import ENDPOINT
 from fix_client import Client, LinkRefused, Receiver, Requester
 
 if TYPE_CHECKING:
-    from faults.simulation.simulation import Simulation
+    from faults.simulation.play import Play
 
 __all__ = ["empty_everything"]
 
@@ -39,8 +38,8 @@ SUFFIXES = {
 }
 
 
-async def empty_everything(simulation: Simulation) -> None:
-    client = await Client.connect(ENDPOINT)
+async def empty_everything(simulation: Play) -> None:
+    client = await Client.connect(simulation.endpoint(simulation.world.random))
     last = _Last(simulation, client)
     await last.count_everything()
     for _ in range(ROUNDS):
@@ -58,7 +57,7 @@ def _count(queue: Queue, subqueue: SubQueue) -> int:
 
 
 class _Last:
-    def __init__(self, simulation: Simulation, client: Client) -> None:
+    def __init__(self, simulation: Play, client: Client) -> None:
         self._simulation = simulation
         self._ledger = simulation.ledger
         self._client = client

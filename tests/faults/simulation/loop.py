@@ -33,6 +33,8 @@ class Loop(asyncio.BaseEventLoop):
         super().__init__()
         self.world = world
         self.name = name
+        self.machine = name
+        """Where the process is, for the network."""
         self.network: Network | None = None
         """Where `create_connection` leads."""
         self._complain = complain
@@ -73,6 +75,16 @@ class Loop(asyncio.BaseEventLoop):
                 handle._run()
             finally:
                 events._set_running_loop(None)
+
+    def pause(self) -> None:
+        """SIGSTOP: nothing of the process goes on, and what arrives waits."""
+        for each in (self, *self.threads):
+            self.world.runnables.pop(each, None)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        for each in (self, *self.threads):
+            self.world.runnables[each] = None
 
     def kill(self) -> None:
         """The process is gone, threads and all, wherever they were."""
@@ -130,7 +142,7 @@ class Loop(asyncio.BaseEventLoop):
         self, protocol_factory: Callable[[], asyncio.Protocol], host: str, port: int, **_: Any
     ) -> tuple[asyncio.Transport, asyncio.Protocol]:
         assert self.network is not None, "this process has no network"
-        return await self.network.connect(self, protocol_factory)
+        return await self.network.connect(self, protocol_factory, host)
 
 
 def _fulfil(done: asyncio.Future[Any], result: object) -> None:

@@ -9,11 +9,12 @@ has changed and its writer is idle, and everywhere when a life ends.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from bendybus.broker.broker import Broker
 from bendybus.broker.host import Host
+from bendybus.broker.lifecycle import Availability
 from bendybus.broker.partition_host import PartitionHost
 from bendybus.domain.commands import Given, Peek
 from bendybus.domain.messages import Message, MessageState, SubQueue
@@ -27,12 +28,18 @@ __all__ = ["compare"]
 PEEKED = (SubQueue.MAIN, SubQueue.DEAD_LETTER, SubQueue.TRANSFER_DEAD_LETTER)
 
 
-def compare(ledger: Ledger, broker: Broker, *, everything: bool = False) -> None:
-    """Look at what has changed, or at everything, of all stores that are idle."""
-    idle = [each for each in broker.stores if each.writer.idle]
+def compare(
+    ledger: Ledger,
+    broker: Broker,
+    *,
+    everything: bool = False,
+    owned: Callable[[Any], bool] = lambda store: True,
+) -> None:
+    """Look at what has changed, or at everything, of all stores that are idle and that are `owned`."""
+    idle = [each for each in broker.stores if each.writer.idle and owned(each.store)]
     hosts: dict[tuple[Any, Any], Host[Any]] = {}
     for entity in (*broker.entities.sources(), *broker.topics):
-        for host in entity.hosts:
+        for host in entity.own.values():
             if host.partition is not None and host.store in idle:
                 hosts[host.store.store, host.key] = host
     looked_at = list(hosts) if everything else [place for place in ledger.dirty if place in hosts]
@@ -65,7 +72,8 @@ def _compare_counts(ledger: Ledger, host: PartitionHost, partition: Partition) -
         told = (counts.active, counts.deferred, counts.scheduled)
         if told != found:
             ledger.violate(Invariant.MISCOUNTED, f"{host}/{subqueue.name}: counts {told}, peek finds {found}")
-        if partition.available(subqueue) and host not in host.queue.stocked(subqueue):
+        served = host.availability is Availability.AVAILABLE
+        if served and partition.available(subqueue) and host not in host.queue.stocked(subqueue):
             ledger.violate(Invariant.MISCOUNTED, f"{host}/{subqueue.name}: no receiver would ask it")
         size = sum(message.size for message in reply.messages)
         if subqueue is not SubQueue.MAIN and counts.size_bytes != size:

@@ -26,6 +26,9 @@ HIGH_WATER_BYTES = 16 * 1024
 class Network:
     """Knows the server that is up, if one is, and every connection."""
 
+    ends: type[End]
+    """What a connection has two of."""
+
     def __init__(self, world: World) -> None:
         self.world = world
         self.listening: tuple[Loop, Callable[[], asyncio.Protocol]] | None = None
@@ -34,12 +37,21 @@ class Network:
         self._made = 0
 
     async def connect(
-        self, loop: Loop, factory: Callable[[], asyncio.Protocol]
+        self, loop: Loop, factory: Callable[[], asyncio.Protocol], host: str
     ) -> tuple[asyncio.Transport, asyncio.Protocol]:
         await asyncio.sleep(self.world.between(*LATENCY_S))
         if self.listening is None:
             raise ConnectionRefusedError("no server listens")
-        server_loop, accept = self.listening
+        return self.join(loop, factory, *self.listening)
+
+    def join(
+        self,
+        loop: Loop,
+        factory: Callable[[], asyncio.Protocol],
+        server_loop: Loop,
+        accept: Callable[[], asyncio.Protocol],
+    ) -> tuple[asyncio.Transport, asyncio.Protocol]:
+        """A new connection between two processes."""
         self._made += 1
         wire = Wire(self, f"wire-{self._made}", loop, server_loop)
         self.wires[wire] = None
@@ -70,8 +82,8 @@ class Wire:
     def __init__(self, network: Network, name: str, client: Loop, server: Loop) -> None:
         self.network = network
         self.name = name
-        self.client = End(self, client, "client")
-        self.server = End(self, server, "server")
+        self.client = network.ends(self, client, "client")
+        self.server = network.ends(self, server, "server")
         self.client.peer, self.server.peer = self.server, self.client
 
     def cut(self) -> None:
@@ -79,7 +91,7 @@ class Wire:
         self.server.abort()
 
     def end_lost(self) -> None:
-        if self.client.lost and (self.server.lost or not self.server.loop.alive):
+        if all(end.lost or not end.loop.alive for end in (self.client, self.server)):
             self.network.wires.pop(self, None)
 
 
@@ -217,3 +229,6 @@ class End(asyncio.Transport):
         if self.protocol is not None:
             self.protocol.connection_lost(None)
         self.wire.end_lost()
+
+
+Network.ends = End

@@ -29,11 +29,11 @@ from bendybus.domain.messages import MessageState, SubQueue
 from bendybus.engine.deliveries import Delivery
 from bendybus.errors import ProtocolError
 from faults.simulation.ledger import Arrival, Letter, body_of
-from faults.simulation.server import ENDPOINT, ServerGone
+from faults.simulation.server import ServerGone
 from fix_client import Client, ConnectionLost, LinkRefused, Receiver
 
 if TYPE_CHECKING:
-    from faults.simulation.simulation import Simulation
+    from faults.simulation.play import Play
 
 # Whatever comes of these is left open.
 GONE = (ConnectionLost, LinkRefused, ProtocolError, TimeoutError, OSError, ServerGone)
@@ -76,7 +76,7 @@ def arrival_of(
 class Peer:
     """One client, which comes back as often as it is sent away."""
 
-    def __init__(self, simulation: Simulation, name: str, entity: str) -> None:
+    def __init__(self, simulation: Play, name: str, entity: str) -> None:
         self.simulation = simulation
         self.name = name
         self.entity = entity
@@ -90,7 +90,7 @@ class Peer:
         while not self.simulation.over:
             client: Client | None = None
             try:
-                client = await Client.connect(ENDPOINT)
+                client = await Client.connect(self.simulation.endpoint(self.random))
                 self._heed_the_end(client)
                 await self.work(client)
             except GONE:

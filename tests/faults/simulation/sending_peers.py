@@ -28,13 +28,13 @@ from faults.simulation.plan import COLOURS
 from fix_client import Client, ConnectionLost, Receiver, Requester
 
 if TYPE_CHECKING:
-    from faults.simulation.simulation import Simulation
+    from faults.simulation.play import Play
 
 
 class SenderPeer(Peer):
     """Sends: one by one or many at once, with keys or sessions or without, for now or for later."""
 
-    def __init__(self, simulation: Simulation, name: str, entity: str) -> None:
+    def __init__(self, simulation: Play, name: str, entity: str) -> None:
         super().__init__(simulation, name, entity)
         self._repeatable: list[tuple[bytes, list[Letter]]] = []
         """What was sent where duplicates are dropped."""

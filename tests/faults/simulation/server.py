@@ -25,7 +25,7 @@ from faults.simulation.threads import Threading
 from faults.simulation.world import World
 from fix_client import Endpoint
 
-__all__ = ["Server", "ServerGone"]
+__all__ = ["ENDPOINT", "Process", "Server", "ServerGone"]
 
 ENDPOINT = Endpoint("server", 5671, ROOT_RULE_NAME, "simulated-key")
 
@@ -36,81 +36,50 @@ class ServerGone(Exception):
     """The process ended before it answered."""
 
 
-class Server:
-    def __init__(
-        self,
-        world: World,
-        network: Network,
-        disk: Disk,
-        stores: Sequence[VirtualStore],
-        catalog: VirtualCatalog,
-        tier: Tier,
-        complain: Callable[[str], None],
-    ) -> None:
+class Process:
+    """A server's process: one life after another, each on an event loop of its own."""
+
+    def __init__(self, world: World, name: str, complain: Callable[[str], None]) -> None:
         self.world = world
+        self.name = name
         self.lives = 0
         self.crashes = 0
         self.loop: Loop
         self.broker: Broker | None = None
         """None while the process is down."""
-        self._network = network
-        self._disk = disk
-        self._stores = stores
-        self._catalog = catalog
-        self._tier = tier
         self._complain = complain
-        self._gateway: Gateway | None = None
         self._graves: list[Loop] = []
         self._asked: dict[asyncio.Future[Any], Loop] = {}
 
     @property
-    def threads(self) -> Threading:
-        return Threading(self.loop)
+    def is_up(self) -> bool:
+        return bool(self.lives) and self.loop.alive
 
     def start(self) -> None:
         self.lives += 1
-        self.world.note(f"server starts, life {self.lives}")
-        self.loop = self._disk.loop = Loop(self.world, f"server-{self.lives}", self._complain)
-        self.loop.call_soon(self._serve)
+        self.world.note(f"{self.name} starts, life {self.lives}")
+        self.loop = Loop(self.world, f"{self.name}-{self.lives}", self._complain)
+        self._launch(self.loop)
 
-    def _serve(self) -> None:
-        broker = Broker(self._catalog, self._stores, tier=self._tier, contents=AmqpContents())
-        broker.start()
-        namespaces = Namespaces()
-        namespaces.add(Namespace(NAMESPACE_DEFAULT, broker, KeyRing([AccessRule.root(ENDPOINT.key)])))
-        self._gateway = Gateway(namespaces)
-        self._gateway.start()
-        self.broker = broker
-        self._network.listening = self.loop, self._gateway.protocol
+    def _launch(self, loop: Loop) -> None:
+        """What the new process does first."""
+        raise NotImplementedError
+
+    def _lose_network(self) -> None:
+        """The process is gone, and so are its connections."""
+        raise NotImplementedError
 
     def crash(self) -> None:
         """Power off: what was not committed is gone."""
         self.crashes += 1
-        self.world.note("server crashes")
-        self._die()
+        self.world.note(f"{self.name} crashes")
+        self.die()
 
-    def stop(self) -> None:
-        """SIGTERM: orderly, unless a crash comes first."""
-        if self.broker is None:
-            return
-        self.world.note("server stops")
-        loop = self.loop
-        self._network.listening = None
-        loop.create_task(self._stop(loop, self.broker))
-
-    async def _stop(self, loop: Loop, broker: Broker) -> None:
-        assert self._gateway is not None
-        self._gateway.stop()
-        await broker.stop()
-        if self.loop is loop and loop.alive:
-            self.world.note("server has stopped")
-            self._die()
-
-    def _die(self) -> None:
-        self.broker = self._gateway = None
+    def die(self) -> None:
+        self.broker = None
         self.loop.kill()
         self._graves.append(self.loop)
-        self._network.lose_server()
+        self._lose_network()
         asked, self._asked = self._asked, {}
         for answer, loop in asked.items():
             loop.call_soon(_refuse, answer, ServerGone())
@@ -137,10 +106,71 @@ class Server:
         return await answer
 
     def bury(self) -> None:
-        if self.loop.alive:
-            self._die()
+        if self.is_up:
+            self.die()
         for loop in self._graves:
             loop.bury()
+
+
+class Server(Process):
+    """A server that is alone."""
+
+    def __init__(
+        self,
+        world: World,
+        network: Network,
+        disk: Disk,
+        stores: Sequence[VirtualStore],
+        catalog: VirtualCatalog,
+        tier: Tier,
+        complain: Callable[[str], None],
+    ) -> None:
+        super().__init__(world, "server", complain)
+        self._network = network
+        self._disk = disk
+        self._stores = stores
+        self._catalog = catalog
+        self._tier = tier
+        self._gateway: Gateway | None = None
+
+    @property
+    def threads(self) -> Threading:
+        return Threading(self.loop)
+
+    def _launch(self, loop: Loop) -> None:
+        self._disk.loop = loop
+        loop.call_soon(self._serve)
+
+    def _serve(self) -> None:
+        broker = Broker(self._catalog, self._stores, tier=self._tier, contents=AmqpContents())
+        broker.start()
+        namespaces = Namespaces()
+        namespaces.add(Namespace(NAMESPACE_DEFAULT, broker, KeyRing([AccessRule.root(ENDPOINT.key)])))
+        self._gateway = Gateway(namespaces)
+        self._gateway.start()
+        self.broker = broker
+        self._network.listening = self.loop, self._gateway.protocol
+
+    def stop(self) -> None:
+        """SIGTERM: orderly, unless a crash comes first."""
+        if self.broker is None:
+            return
+        self.world.note("server stops")
+        loop = self.loop
+        self._network.listening = None
+        loop.create_task(self._stop(loop, self.broker))
+
+    async def _stop(self, loop: Loop, broker: Broker) -> None:
+        assert self._gateway is not None
+        self._gateway.stop()
+        await broker.stop()
+        if self.loop is loop and loop.alive:
+            self.world.note("server has stopped")
+            self.die()
+
+    def _lose_network(self) -> None:
+        self._gateway = None
+        self._network.lose_server()
 
 
 def _fulfil(done: asyncio.Future[T], result: T) -> None:

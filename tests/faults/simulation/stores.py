@@ -124,18 +124,22 @@ class VirtualStore(MemoryStore):
             world.note(f"{self.name} tears a commit")
             self.doubter(self, [])
             raise StoreUnavailable(f"{self.name}: the disk is full")
-        super().commit(changes)
+        self._commit_now(changes)
         self.late = world.now - began_at > STALL_S[0] or self._read_failed_at > began_at - UNHEARD_S
         world.note(f"{self.name} commits {_summary(changes)}")
         keys = self._unanswered = [change.key for change in changes]
         self.watcher(self, keys)
         disk.take_time(self.name, lambda: self.doubter(self, keys))
+        self._await_reply(keys)
         self._unanswered = []
         if world.chance(disk.faults.lost_reply):
             disk.lost_replies += 1
             world.note(f"{self.name} loses a reply")
             self.doubter(self, keys)
             raise StoreUnavailable(f"{self.name}: connection lost")
+
+    def _commit_now(self, changes: Sequence[PartitionChanges]) -> None:
+        super().commit(changes)
 
     def create_partitions(
         self, entity: EntityPath, numbers: Sequence[PartitionNumber]
@@ -178,6 +182,7 @@ class VirtualStore(MemoryStore):
                 raise StoreUnavailable(f"{self.name}: the disk is full")
         result = call()
         disk.take_time(self.name)
+        self._await_reply([])
         return result
 
     def _looked_up(self, call: Callable[[], T]) -> T:
@@ -195,6 +200,9 @@ class VirtualStore(MemoryStore):
             self.doubter(self, self._unanswered)
             raise StoreUnavailable(f"{self.name}: cannot be read")
         return call()
+
+    def _await_reply(self, keys: list[PartitionKey]) -> None:
+        """A disk of the same machine always answers."""
 
     def _refuse_away(self) -> None:
         if self._disk.at_work() and self._disk.world.now < self._away_until:

@@ -24,6 +24,8 @@ __all__ = ["Thread", "Threading", "sleep_here"]
 
 # How often a thread is overtaken just before it takes a lock.
 OVERTAKEN = 0.3
+# How often a thread that joins another looks whether that one has ended.
+JOIN_AGAIN_S = 0.01
 
 T = TypeVar("T")
 
@@ -74,7 +76,11 @@ class Thread:
     def join(self, timeout: float | None = None) -> None:
         """From the loop, which blocks: nobody but this thread goes on, and time with it."""
         ends_at = None if timeout is None else self.world.now + timeout
-        while self.is_alive():
+        joining = current(self._owner)
+        while joining is not None and self.is_alive() and (ends_at is None or self.world.now < ends_at):
+            # Another thread waits, and all others go on.
+            joining.wait(JOIN_AGAIN_S)
+        while joining is None and self.is_alive():
             if not self.is_ready():
                 due = self._wakes_at
                 assert due is not None or ends_at is not None, f"{self.name} will never end"

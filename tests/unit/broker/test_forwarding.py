@@ -6,14 +6,17 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from bendybus.amqp.message import Properties, encode_message
+from bendybus.broker import forwarding
 from bendybus.broker.broker import Broker
 from bendybus.broker.clock import now
+from bendybus.broker.partition_port import PartitionPort
 from bendybus.broker.queue import Queue
-from bendybus.domain.commands import Enqueue, Given, Peek
+from bendybus.domain.commands import Command, Enqueue, Given, Peek, Reply
 from bendybus.domain.entities import EntityStatus, QueueDescription, Tier
 from bendybus.domain.messages import Message, SubQueue
 from bendybus.envelope import admit
@@ -190,6 +193,42 @@ async def test_a_failed_commit_on_either_side_neither_loses_nor_doubles(
 
         await until(moved)
         assert len(await held(target)) == 64
+
+
+class SilentPort:
+    """What stands for a partition whose owner is lost while it is asked."""
+
+    def __init__(self, host: PartitionPort) -> None:
+        self._host = host
+        self.asked = asyncio.Event()
+        self.lost = asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._host, name)
+
+    async def ask(self, command: Command) -> Reply:
+        self.asked.set()
+        await self.lost.wait()
+        raise StoreUnavailable("the owner does not answer")
+
+
+async def test_nothing_overtakes_what_was_sent_to_an_owner_that_is_replaced(
+    catalog: SqliteCatalog, stores: list[GatedStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Found by a simulation of three brokers: the first message was taken for a duplicate, and was lost.
+    monkeypatch.setattr(forwarding, "RETRY_AFTER_S", 0.01)
+    async with at_work(catalog, stores) as broker:
+        target = await broker.queues.create(queue("target"))
+        source = await broker.queues.create(queue("source", forward_to=EntityPath("target")))
+        owner = target.hosts[0]
+        target.hosts[0] = former = SilentPort(owner)  # type: ignore[call-overload]
+        await send(source, "1")
+        await former.asked.wait()
+        await send(source, "2")
+        target.hosts[0] = owner
+        former.lost.set()
+        first, second = await until_held(target, 2)
+        assert first.sequence_number < second.sequence_number
 
 
 @pytest.mark.row("P-34")

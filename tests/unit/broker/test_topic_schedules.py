@@ -50,6 +50,24 @@ async def test_scheduled_messages_survive_a_restart_and_fire_once(open_broker):
             assert await bodies(one) == ["later"]
 
 
+async def test_a_scheduled_message_whose_payload_is_gone_is_looked_for_again(
+    open_broker, stores, monkeypatch
+):
+    # Found by a simulation: another broker had published it, and the former owner never tried again.
+    async with open_broker() as broker:
+        topic, (one,) = await plain(broker, "one")
+        await broker.topics.update_rule("plain", "one", rule(DEFAULT_RULE_NAME, "n = 1"))
+        await publish(topic, "later", due=Instant(now() + 60_000), n=1)
+        (store,) = [store for store in stores if store.name == topic.hosts[0].store.name]
+        answers = [[None]]
+        read = store.read
+        monkeypatch.setattr(store, "read", lambda row_ids: answers.pop() if answers else read(row_ids))
+        await broker.ticker.advance(61_000)
+        await broker.recovered()
+        await broker.ticker.advance(1_000)
+        assert await bodies(one) == ["later"]
+
+
 async def test_scheduled_messages_are_cancelled_by_their_number(open_broker):
     async with open_broker() as broker:
         topic, _ = await plain(broker, "one")

@@ -21,7 +21,7 @@ from bendybus.domain.topic_entities import SubscriptionDescription, TopicDescrip
 from bendybus.errors import BrokerError, NotSupported, StoreUnavailable, Unavailable
 from bendybus.names import EntityPath, SequenceNumber
 from fix_async import until
-from fix_nodes import NodeMember, Nodes, nodes
+from fix_nodes import NodeMember, Nodes, StoreView, nodes
 
 PAGE = 1024 * 1024
 MAIN = SubQueue.MAIN
@@ -435,6 +435,74 @@ async def test_a_store_that_nobody_reaches_is_served_when_it_is_back(monkeypatch
         await cluster.whole()
         queue = orders(cluster["b"])
         assert await contents(queue) == expected(queue, "before")
+
+
+async def test_a_store_that_was_taken_without_an_answer_is_given_back() -> None:
+    # Found by a simulation: its owner was to be another broker, which waited for this one to give it up.
+    async with nodes() as cluster:
+        await new_queue(cluster)
+        (name, *_) = cluster["b"].owns
+        store_named = cluster["a"].ownership._store_named
+
+        def unanswered(asked: str) -> Any:
+            store = store_named(asked)
+            take = store.take
+
+            def taken(*arguments: Any) -> int | None:
+                take(*arguments)
+                raise StoreUnavailable("the answer is lost")
+
+            if asked == name:
+                store.take = taken  # type: ignore[method-assign]
+            return store
+
+        cluster["a"].ownership._store_named = unanswered
+        cluster["b"].cut()
+        await cluster.pass_time()
+        assert cluster.stores[name].owner.broker == "a" and name not in cluster["a"].owns
+
+        cluster["a"].ownership._store_named = store_named
+        cluster["b"].silent = False
+        await cluster["b"].node.round()
+        await cluster.rounds()
+        assert cluster.stores[name].owner.broker == "b"
+        await cluster.whole()
+
+
+async def test_an_owner_that_came_and_went_unheard_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Found by a simulation: a store that nobody wrote to had no owner, and the former one did not know.
+    monkeypatch.setattr(ownership, "CHECK_EVERY_S", 0.0)
+    async with nodes("a") as cluster:
+        other = StoreView(cluster.stores["s0"])
+        other.take("b", "another process", cluster.stores["s0"].owner.term)
+        other.release()
+        async with asyncio.timeout(10):
+            while cluster.stores["s0"].owner.broker != "a":
+                await cluster.rounds(1)
+        await cluster.whole()
+
+
+async def test_a_store_is_let_go_of_though_its_new_owner_is_gone_already() -> None:
+    # Found by a simulation: the broker failed halfway, and its partitions were nobody's.
+    async with nodes("a") as cluster:
+        await new_queue(cluster)
+        member = cluster["a"]
+        member.ownership.heard("b", {"s0": cluster.stores["s0"].owner.term + 1})
+        await until(lambda: "s0" not in member.owns and not member.broker.entities.changing.locked())
+        assert member.cluster.owner_of("s0") is None
+        assert "s0" not in [store.name for store in member.broker.stores]
+        await cluster.rounds()
+        await cluster.whole()
+
+
+async def test_a_store_that_was_let_go_of_refuses_what_nobody_would_answer() -> None:
+    # Found by a simulation: a broker asked such a store who owns it, and never went on.
+    async with nodes("a") as cluster:
+        owned = cluster["a"].ownership._own["s0"]
+        await cluster["a"].ownership._let_go("s0")
+        async with asyncio.timeout(10):
+            with pytest.raises(StoreUnavailable, match="not used by this broker any more"):
+                await owned.attached.query(owned.store.owner)
 
 
 async def test_what_only_one_broker_would_know_is_refused_even_if_it_owns_all() -> None:
