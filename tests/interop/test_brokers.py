@@ -272,7 +272,7 @@ def test_a_backup_of_several_brokers_is_refused_by_name(cluster: ServerProcess, 
 
 def test_the_portal_and_what_it_reads_are_refused_by_name(cluster: ServerProcess) -> None:
     with closing(HttpClient(ConnectionString.parse(cluster.connection_string))) as http:
-        for path in ("/$connections", "/$overview", "/orders/$partitions"):
+        for path in ("/$connections", "/$stores"):
             answer = http.request("GET", path)
             assert answer.status >= 400
             assert b"several brokers" in answer.content

@@ -253,7 +253,7 @@ class _NamespaceRoutes(BaseRoute):
             *store_routes(namespace, keeper, self._namespaces),
             *broker_routes(namespace, member),
             *connection_routes(namespace, self._connections),
-            *overview_routes(namespace),
+            *overview_routes(namespace, None if member is None else member.others),
             *pipeline_routes(namespace),
         ]
         routes = [*own, rest, rule_routes, *management_routes(namespace)]

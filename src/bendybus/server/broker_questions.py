@@ -1,0 +1,104 @@
+"""Questions of one broker to the others, for routes that show what every broker has (admin/other_brokers.py).
+
+A question is one call between brokers, with its name and what comes with it. Answers are bounded in time and
+in size: a page must not wait for a broker that hangs, and a frame that is too large would end the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from bendybus.cluster.cluster import Cluster
+from bendybus.cluster.frames import Frame
+from bendybus.cluster.items import Call
+from bendybus.cluster.link import PeerLink
+from bendybus.errors import BrokerError, StoreUnavailable, Unavailable
+
+__all__ = ["QUESTION_CALL", "BrokerQuestions"]
+
+logger = logging.getLogger(__name__)
+
+QUESTION_CALL: Final = "question"
+
+# A person waits in front of the page, and a broker that is well answers within milliseconds.
+ANSWER_TIMEOUT_S: Final = 5.0
+# Half of what a frame may have: other answers may be in it.
+ANSWER_BYTES_MAX: Final = 8 * 1024 * 1024
+
+B = TypeVar("B")
+T = TypeVar("T")
+
+
+class _Question(msgspec.Struct, array_like=True, frozen=True):
+    what: str
+    body: msgspec.Raw
+
+
+class BrokerQuestions:
+    """`OtherBrokers` of one broker."""
+
+    def __init__(self, cluster: Callable[[], Cluster]) -> None:
+        self._cluster = cluster
+        self._answers: dict[str, tuple[type, Callable[[Any], Awaitable[object]]]] = {}
+
+    @property
+    def name(self) -> str:
+        return self._cluster().me.broker
+
+    @property
+    def owners(self) -> Mapping[str, str]:
+        cluster = self._cluster()
+        return {store: cluster.owner_of(store) or "" for store in sorted(cluster.all_stores)}
+
+    # -- answers ------------------------------------------------------------------
+
+    def answer(self, what: str, kind: type[B], answer: Callable[[B], Awaitable[object]]) -> None:
+        self._answers[what] = kind, answer
+
+    async def serve(self, link: PeerLink, frame: Frame, call: Call) -> msgspec.Raw:
+        """Another broker asks."""
+        question = frame.decoded(_Question, call.body)
+        if question.what not in self._answers:
+            raise Unavailable(f"This broker cannot answer '{question.what}'; it is starting, or older.")
+        kind, answer = self._answers[question.what]
+        answered = msgspec.msgpack.encode(await answer(frame.decoded(kind, question.body)))
+        if len(answered) > ANSWER_BYTES_MAX:
+            logger.warning("an answer to '%s' has %d bytes, which is too many", question.what, len(answered))
+            raise Unavailable(f"The answer to '{question.what}' is too large.")
+        return msgspec.Raw(answered)
+
+    # -- questions ----------------------------------------------------------------
+
+    async def ask_all(
+        self, what: str, body: object, kind: type[T], timeout_s: float = ANSWER_TIMEOUT_S
+    ) -> dict[str, T]:
+        names = list(self._cluster().peers.by_name)
+        asked = (self.ask(name, what, body, kind, timeout_s) for name in names)
+        found = dict(zip(names, await asyncio.gather(*asked, return_exceptions=True), strict=True))
+        answers: dict[str, T] = {}
+        for name, answer in found.items():
+            if isinstance(answer, BrokerError):
+                logger.debug("the broker '%s' did not answer '%s': %s", name, what, answer)
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                answers[name] = answer
+        return answers
+
+    async def ask(
+        self, broker: str, what: str, body: object, kind: type[T], timeout_s: float = ANSWER_TIMEOUT_S
+    ) -> T:
+        peer = self._cluster().peers.by_name.get(broker)
+        if peer is None:
+            raise StoreUnavailable(f"There is no broker '{broker}' now.")
+        question = _Question(what, msgspec.Raw(msgspec.msgpack.encode(body)))
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await peer.call(QUESTION_CALL, question, kind)
+        except TimeoutError:
+            raise Unavailable(f"The broker '{broker}' does not answer. Please retry.") from None

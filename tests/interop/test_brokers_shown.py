@@ -1,0 +1,168 @@
+"""What a server with several brokers shows of itself: partitions, connections, stores and the portal (N-09).
+
+Any broker may be asked: the one that has the catalog answers, and asks the others for their parts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bendybus.auth.connection_strings import ConnectionString
+from bendybus.client import BusClient, ClientSettings, encode
+from bendybus.management.http import HttpClient
+from fix_processes import run_bendybus
+from fix_server import ServerProcess, namespace
+from interop.test_brokers import QUEUES, TOPICS, broker_processes
+
+# Each question is asked on new connections, so that it reaches both processes.
+TIMES = 4
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """For tests that disturb nobody."""
+    config = namespace(QUEUES, topics=TOPICS)
+    started = ServerProcess(tmp_path_factory.mktemp("brokers"), config, ["--brokers", "2"])
+    started.start()
+    yield started
+    assert started.stop() == 0
+    started.refuse_trouble()
+
+
+def ask(server: ServerProcess, path: str, method: str = "GET", body: object = None) -> tuple[int, Any]:
+    with closing(HttpClient(ConnectionString.parse(server.connection_string))) as http:
+        answer = http.request(method, path, None if body is None else json.dumps(body).encode())
+        # While the broker that has the catalog cannot be reached, another one says so in XML.
+        return answer.status, json.loads(answer.content) if answer.status != 503 else {}
+
+
+def send(server: ServerProcess, entity: str, count: int) -> None:
+    with BusClient(ClientSettings.from_connection_string(server.connection_string)) as client:
+        sender = client.sender(entity)
+        for number in range(count):
+            sender.post([encode(b"x" * 100, message_id=str(number), partition_key=f"key-{number}")])
+        sender.flush()
+
+
+@contextmanager
+def stopped(server: ServerProcess, which: int) -> Iterator[None]:
+    """A broker that runs and answers nobody."""
+    victim = sorted(broker_processes(server))[which]
+    os.kill(victim, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(victim, signal.SIGCONT)
+
+
+def until_whole(server: ServerProcess) -> None:
+    """All partitions are available, whichever broker is asked."""
+    for _ in range(TIMES):
+        while True:
+            status, told = ask(server, "/orders/$partitions")
+            if status == 200 and all(each["available"] for each in told["partitions"]):
+                break
+            time.sleep(0.05)
+
+
+# -- entities and partitions --------------------------------------------------------
+
+
+@pytest.mark.row("N-09")
+def test_partitions_of_all_brokers_are_shown_with_their_broker(server: ServerProcess) -> None:
+    send(server, "orders", 32)
+    for _ in range(TIMES):
+        status, told = ask(server, "/orders/$partitions")
+        assert status == 200
+        partitions = told["partitions"]
+        assert [each["partition"] for each in partitions] == list(range(16))
+        assert Counter(each["broker"] for each in partitions) == {"0": 8, "1": 8}
+        assert all(each["available"] and each["storeState"] == "available" for each in partitions)
+        assert sum(each["active"] for each in partitions) >= 32
+        assert sum(each["arrived"] for each in partitions) >= 32
+        assert all(0 < each["oldestEnqueuedAt"] <= told["at"] for each in partitions if each["active"])
+        assert {each["broker"] for each in partitions if each["active"]} == {"0", "1"}
+
+
+def test_the_overview_adds_up_the_partitions_of_all_brokers(server: ServerProcess) -> None:
+    before = {each["name"]: each for each in ask(server, "/$overview")[1]["entities"]}
+    send(server, "orders", 16)
+    send(server, "plain", 3)
+    send(server, "events", 16)
+    for _ in range(TIMES):
+        status, told = ask(server, "/$overview?sort=arrived&descending=true")
+        assert status == 200
+        entities = {each["name"]: each for each in told["entities"]}
+        for name, count in (("orders", 16), ("plain", 3), ("events", 16)):
+            now, then = entities[name], before[name]
+            assert now["active"] - then["active"] == count
+            assert now["arrived"] - then["arrived"] == count
+            assert now["sizeBytes"] - then["sizeBytes"] > count * 100
+            assert (now["available"], now["limited"]) == (now["partitions"], False)
+        arrived = [each["arrived"] for each in told["entities"]]
+        assert arrived == sorted(arrived, reverse=True)
+
+
+def test_a_topic_shows_its_subscriptions_over_all_brokers(server: ServerProcess) -> None:
+    before = ask(server, "/events/$partitions")[1]
+    send(server, "events", 16)
+    told = ask(server, "/events/$partitions")[1]
+    assert Counter(each["broker"] for each in told["partitions"]) == {"0": 8, "1": 8}
+    assert told["active"] - before["active"] == 16
+    (then,), (now,) = before["subscriptions"], told["subscriptions"]
+    assert now["active"] - then["active"] == 16
+    of_subscription = ask(server, "/events/subscriptions/all/$partitions")[1]
+    assert sum(each["active"] for each in of_subscription["partitions"]) == now["active"]
+
+
+def test_partitions_of_a_broker_that_does_not_answer_are_shown_as_unreachable(server: ServerProcess) -> None:
+    with stopped(server, 1):
+        status, told = ask(server, "/orders/$partitions")
+        assert status == 200
+        by_broker: dict[str, list[dict[str, Any]]] = {"0": [], "1": []}
+        for each in told["partitions"]:
+            by_broker[each["broker"]].append(each)
+        assert all(each["available"] for each in by_broker["0"])
+        assert [each["state"] for each in by_broker["1"]] == ["unreachable"] * 8
+        assert not any(each["available"] or "active" in each for each in by_broker["1"])
+        assert ask(server, "/$overview")[0] == 200
+    until_whole(server)
+    server.take_fresh_log()
+
+
+def test_counters_are_shown_by_partition_over_all_brokers(server: ServerProcess) -> None:
+    send(server, "orders", 16)
+    for _ in range(TIMES):
+        with closing(HttpClient(ConnectionString.parse(server.connection_string))) as http:
+            page = http.request("GET", "/metrics?partitions=1").content.decode()
+        labels = 'entity="orders",namespace="interop"'
+        sample = rf'bendybus_incoming_messages_total{{{labels},partition="(\d+)"}} (\d+)'
+        counted = re.findall(sample, page)
+        shown = ask(server, "/orders/$partitions")[1]["partitions"]
+        assert {int(number): int(count) for number, count in counted} == {
+            each["partition"]: each["arrived"] for each in shown
+        }
+
+
+def test_top_shows_partitions_of_all_brokers(server: ServerProcess, tmp_path: Path) -> None:
+    send(server, "orders", 16)
+    command = ("top", "--partitions", "--once", "--every", "0.1", "--entity", "orders", "--output", "json")
+    shown = run_bendybus(*command, environment=environment(server), folder=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    rows = json.loads(shown.stdout)["rates"]
+    assert sorted(each["partition"] for each in rows) == list(range(16))
+
+
+def environment(server: ServerProcess) -> dict[str, str]:
+    return {"BENDYBUS_CONNECTION_STRING": server.connection_string}
