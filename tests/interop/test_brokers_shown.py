@@ -12,7 +12,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import pytest
 
 from bendybus.auth.connection_strings import ConnectionString
 from bendybus.client import BusClient, ClientSettings, encode
+from bendybus.errors import BrokerError
 from bendybus.management.http import HttpClient
 from fix_processes import run_bendybus
 from fix_server import ServerProcess, namespace
@@ -166,3 +167,66 @@ def test_top_shows_partitions_of_all_brokers(server: ServerProcess, tmp_path: Pa
 
 def environment(server: ServerProcess) -> dict[str, str]:
     return {"BENDYBUS_CONNECTION_STRING": server.connection_string}
+
+
+# -- connections --------------------------------------------------------------------
+
+
+@pytest.fixture
+def clients(server: ServerProcess) -> Iterator[list[BusClient]]:
+    """As many as it takes until both brokers have one."""
+    settings = ClientSettings.from_connection_string(server.connection_string)
+    with ExitStack() as exits:
+        found: list[BusClient] = []
+        while {each["broker"] for each in ask(server, "/$connections")[1]["connections"]} != {"0", "1"}:
+            client = exits.enter_context(BusClient(settings))
+            client.sender("plain").check()
+            found.append(client)
+        yield found
+
+
+def test_connections_of_all_brokers_are_shown_a_page_at_a_time(
+    server: ServerProcess, clients: list[BusClient]
+) -> None:
+    for _ in range(TIMES):
+        status, told = ask(server, "/$connections")
+        assert (status, told["count"], told["unreachableBrokers"]) == (200, len(clients), [])
+        shown = told["connections"]
+        assert {each["broker"] for each in shown} == {"0", "1"}
+        assert all(each["id"].startswith(f"{each['broker']}-") for each in shown)
+        assert len({each["id"] for each in shown}) == len(clients)
+        assert [each["since"] for each in shown] == sorted(each["since"] for each in shown)
+        pages = [ask(server, f"/$connections?skip={skip}&top=1")[1] for skip in range(len(clients))]
+        assert [each["id"] for page in pages for each in page["connections"]] == [
+            each["id"] for each in shown
+        ]
+
+
+def test_a_connection_is_closed_at_whichever_broker_has_it(
+    server: ServerProcess, clients: list[BusClient], tmp_path: Path
+) -> None:
+    listed = run_bendybus("connection", "list", environment=environment(server), folder=tmp_path)
+    assert (listed.returncode, "Broker" in listed.stdout) == (0, True), listed.stderr
+    shown = ask(server, "/$connections")[1]["connections"]
+    closed = {next(each["id"] for each in shown if each["broker"] == broker) for broker in ("0", "1")}
+    for number in closed:
+        assert ask(server, f"/$connections/{number}", "DELETE") == (200, {"id": number, "closed": True})
+    for unknown in ("7-1", "0-x", "1", "-"):
+        assert ask(server, f"/$connections/{unknown}", "DELETE")[0] == 404
+    while closed & {each["id"] for each in ask(server, "/$connections")[1]["connections"]}:
+        for client in clients:
+            # A client notices while it waits for an answer, and connects again.
+            with suppress(BrokerError):
+                client.sender("plain").send([encode(b"x")])
+
+
+def test_connections_of_a_broker_that_does_not_answer_are_said_to_be_missing(
+    server: ServerProcess, clients: list[BusClient]
+) -> None:
+    with stopped(server, 1):
+        status, told = ask(server, "/$connections")
+        assert (status, told["unreachableBrokers"]) == (200, ["1"])
+        assert {each["broker"] for each in told["connections"]} == {"0"}
+        assert ask(server, "/$connections/1-1", "DELETE")[0] == 503
+    until_whole(server)
+    server.take_fresh_log()

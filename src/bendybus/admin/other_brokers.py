@@ -7,7 +7,7 @@ such a question (`answer`) and what it asks (`ask_all`). How brokers talk: serve
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Protocol, TypeVar
 
 __all__ = ["OtherBrokers"]
@@ -20,6 +20,10 @@ class OtherBrokers(Protocol):
     @property
     def name(self) -> str:
         """The name of this broker."""
+
+    @property
+    def brokers(self) -> Collection[str]:
+        """The names of the others, whether they can be reached or not."""
 
     @property
     def owners(self) -> Mapping[str, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -51,6 +51,10 @@ class BrokerQuestions:
         return self._cluster().me.broker
 
     @property
+    def brokers(self) -> Collection[str]:
+        return self._cluster().peers.by_name.keys()
+
+    @property
     def owners(self) -> Mapping[str, str]:
         cluster = self._cluster()
         return {store: cluster.owner_of(store) or "" for store in sorted(cluster.all_stores)}
@@ -77,7 +81,7 @@ class BrokerQuestions:
     async def ask_all(
         self, what: str, body: object, kind: type[T], timeout_s: float = ANSWER_TIMEOUT_S
     ) -> dict[str, T]:
-        names = list(self._cluster().peers.by_name)
+        names = list(self.brokers)
         asked = (self.ask(name, what, body, kind, timeout_s) for name in names)
         found = dict(zip(names, await asyncio.gather(*asked, return_exceptions=True), strict=True))
         answers: dict[str, T] = {}
