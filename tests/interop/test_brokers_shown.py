@@ -230,3 +230,57 @@ def test_connections_of_a_broker_that_does_not_answer_are_said_to_be_missing(
         assert ask(server, "/$connections/1-1", "DELETE")[0] == 503
     until_whole(server)
     server.take_fresh_log()
+
+
+# -- stores -------------------------------------------------------------------------
+
+
+def test_stores_of_all_brokers_are_shown_with_their_broker_and_health(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    for _ in range(TIMES):
+        status, told = ask(server, "/$stores")
+        assert status == 200
+        assert [(each["name"], each["broker"], each["state"]) for each in told["stores"]] == [
+            ("store-0", "0", "available"),
+            ("store-1", "1", "available"),
+        ]
+        # Three spread entities of 16, and a queue with one partition.
+        assert sum(each["partitions"] for each in told["stores"]) == 4 * 16 + 1
+        status, one = ask(server, "/$stores/store-1")
+        assert (status, one["broker"], one["entityCount"]) == (200, "1", len(one["placement"]))
+        assert sum(len(each["partitions"]) for each in one["placement"]) == one["partitions"]
+    assert ask(server, "/$stores/store-7")[0] == 404
+    listed = run_bendybus("store", "list", environment=environment(server), folder=tmp_path)
+    assert (listed.returncode, "Broker" in listed.stdout) == (0, True), listed.stderr
+
+
+def test_stores_of_a_broker_that_does_not_answer_are_unknown(server: ServerProcess) -> None:
+    with stopped(server, 1):
+        status, told = ask(server, "/$stores")
+        assert status == 200
+        assert [(each["broker"], each["state"]) for each in told["stores"]] == [
+            ("0", "available"),
+            ("1", "unknown"),
+        ]
+        assert "does not answer" in told["stores"][1]["reason"]
+        assert told["stores"][1]["partitions"] > 0
+    until_whole(server)
+    server.take_fresh_log()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", "/$stores", {"url": "sqlite:///x.db"}),
+        ("PUT", "/$stores/store-1", {"draining": True}),
+        ("DELETE", "/$stores/store-1", None),
+        ("DELETE", "/$stores/store-1?forget=true", None),
+    ],
+)
+def test_changes_of_stores_are_refused_by_name(
+    server: ServerProcess, method: str, path: str, body: object
+) -> None:
+    status, told = ask(server, path, method, body)
+    assert status == 501
+    assert "several brokers" in told["error"]

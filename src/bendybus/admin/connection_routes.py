@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from operator import itemgetter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -30,8 +30,8 @@ from bendybus.namespaces import Namespace
 __all__ = ["ConnectionKeeper", "connection_routes"]
 
 # Questions to the other brokers.
-CONNECTIONS = "connections"
-CLOSE_CONNECTION = "close-connection"
+CONNECTIONS: Final = "connections"
+CLOSE_CONNECTION: Final = "close-connection"
 
 
 class ConnectionKeeper(Protocol):

@@ -248,7 +248,7 @@ class _NamespaceRoutes(BaseRoute):
         rule_routes = AuthorizationRuleRoutes(rules, namespace.keys)
         own = [
             *fault_routes(namespace),
-            *store_routes(namespace, keeper, self._namespaces),
+            *store_routes(namespace, keeper, self._namespaces, others),
             *broker_routes(namespace, member),
             *connection_routes(namespace, self._connections, others),
             *overview_routes(namespace, others),
