@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
@@ -266,10 +265,3 @@ def test_a_backup_of_several_brokers_is_refused_by_name(cluster: ServerProcess, 
 
     assert ended.returncode != 0
     assert "several brokers" in ended.stdout + ended.stderr
-
-
-def test_the_portal_is_refused_by_name(cluster: ServerProcess) -> None:
-    with pytest.raises(HTTPError) as answer_of_portal:
-        urlopen(f"http://127.0.0.1:{cluster.port}/portal", timeout=20)
-    with answer_of_portal.value as refusal:
-        assert "Start it with one broker" in refusal.read().decode()

@@ -1,4 +1,4 @@
-"""What a server with several brokers shows of itself: partitions, connections, stores and the portal (N-09).
+"""What a server with several brokers shows of itself: partitions, connections, stores and the portal (N-02).
 
 Any broker may be asked: the one that has the catalog answers, and asks the others for their parts.
 """
@@ -25,6 +25,7 @@ from bendybus.management.http import HttpClient
 from fix_processes import run_bendybus
 from fix_server import ServerProcess, namespace
 from interop.test_brokers import QUEUES, TOPICS, broker_processes
+from unit.server.test_portal import Browser
 
 # Each question is asked on new connections, so that it reaches both processes.
 TIMES = 4
@@ -80,7 +81,7 @@ def until_whole(server: ServerProcess) -> None:
 # -- entities and partitions --------------------------------------------------------
 
 
-@pytest.mark.row("N-09")
+@pytest.mark.row("N-02")
 def test_partitions_of_all_brokers_are_shown_with_their_broker(server: ServerProcess) -> None:
     send(server, "orders", 32)
     for _ in range(TIMES):
@@ -284,3 +285,34 @@ def test_changes_of_stores_are_refused_by_name(
     status, told = ask(server, path, method, body)
     assert status == 501
     assert "several brokers" in told["error"]
+
+
+# -- the portal ---------------------------------------------------------------------
+
+
+def portal_processes(server: ServerProcess) -> list[int]:
+    """Those that the brokers have started."""
+    return [
+        int(child)
+        for broker in broker_processes(server)
+        for child in Path(f"/proc/{broker}/task/{broker}/children").read_text().split()
+        if b"bendybus_portal" in Path(f"/proc/{child}/cmdline").read_bytes()
+    ]
+
+
+def test_one_portal_serves_browsers_of_all_brokers(server: ServerProcess) -> None:
+    assert server._stdout is not None
+    link = server._stdout.readline()
+    found = re.fullmatch(r"portal http://127\.0\.0\.1:\d+(/portal/sign-in\?code=\S+)\n", link)
+    assert found is not None, link
+    person = Browser(server.port)
+    assert person.ask("GET", found[1])[0] == 303
+    assert "has been used already" in Browser(server.port).ask("GET", found[1])[2]
+    own = f"http://127.0.0.1:{server.port}"
+    # A connection for each request: some of them reach the first broker, and some the other one.
+    for _ in range(2 * TIMES):
+        assert person.ask("GET", "/portal/")[0] == 200
+        assert b"101" in person.upgrade(Origin=own, Cookie=person.cookie)
+    (running,) = portal_processes(server)
+    parents = Path(f"/proc/{running}/stat").read_text().split()[3]
+    assert int(parents) == min(broker_processes(server))
