@@ -5,6 +5,7 @@ Any broker may be asked: the one that has the catalog answers, and asks the othe
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import re
@@ -316,3 +317,20 @@ def test_one_portal_serves_browsers_of_all_brokers(server: ServerProcess) -> Non
     (running,) = portal_processes(server)
     parents = Path(f"/proc/{running}/stat").read_text().split()[3]
     assert int(parents) == min(broker_processes(server))
+
+
+@pytest.mark.row("P-36")
+def test_pages_show_brokers_and_offer_no_change_of_stores(server: ServerProcess) -> None:
+    person = Browser(server.port)
+    person.ask("POST", "/portal/sign-in", {"secret": server.connection_string})
+    page = html.unescape(person.ask("GET", "/portal/entity?path=orders")[2])
+    assert page.count("<dt>Broker</dt><dd>0</dd>") == page.count("<dt>Broker</dt><dd>1</dd>") == 8
+    page = html.unescape(person.ask("GET", "/portal/stores")[2])
+    for shown in ("Stores and brokers", "store-0", "store-1", "Leads", "Serving"):
+        assert shown in page, shown
+    for offered in ("Attach a store", "Drain…"):
+        assert offered not in page
+    with BusClient(ClientSettings.from_connection_string(server.connection_string)) as client:
+        client.sender("plain").check()
+        page = html.unescape(person.ask("GET", "/portal/connections")[2])
+    assert "Broker" in page and "1 AMQP connection" in page
