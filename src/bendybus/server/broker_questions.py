@@ -2,12 +2,14 @@
 
 A question is one call between brokers, with its name and what comes with it. Answers are bounded in time and
 in size: a page must not wait for a broker that hangs, and a frame that is too large would end the connection.
+What a broker counts of thousands of entities is large and repeats itself, so large answers are compressed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import zlib
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, Final, TypeVar
 
@@ -29,6 +31,10 @@ QUESTION_CALL: Final = "question"
 ANSWER_TIMEOUT_S: Final = 5.0
 # Half of what a frame may have: other answers may be in it.
 ANSWER_BYTES_MAX: Final = 8 * 1024 * 1024
+# Smaller answers are not worth the time.
+COMPRESSED_FROM_BYTES: Final = 256 * 1024
+# After it was decompressed.
+WHOLE_BYTES_MAX: Final = 128 * 1024 * 1024
 
 B = TypeVar("B")
 T = TypeVar("T")
@@ -37,6 +43,11 @@ T = TypeVar("T")
 class _Question(msgspec.Struct, array_like=True, frozen=True):
     what: str
     body: msgspec.Raw
+
+
+class _Answer(msgspec.Struct, array_like=True, frozen=True):
+    body: bytes
+    compressed: bool
 
 
 class BrokerQuestions:
@@ -64,17 +75,19 @@ class BrokerQuestions:
     def answer(self, what: str, kind: type[B], answer: Callable[[B], Awaitable[object]]) -> None:
         self._answers[what] = kind, answer
 
-    async def serve(self, link: PeerLink, frame: Frame, call: Call) -> msgspec.Raw:
+    async def serve(self, link: PeerLink, frame: Frame, call: Call) -> _Answer:
         """Another broker asks."""
         question = frame.decoded(_Question, call.body)
         if question.what not in self._answers:
             raise Unavailable(f"This broker cannot answer '{question.what}'; it is starting, or older.")
         kind, answer = self._answers[question.what]
-        answered = msgspec.msgpack.encode(await answer(frame.decoded(kind, question.body)))
-        if len(answered) > ANSWER_BYTES_MAX:
-            logger.warning("an answer to '%s' has %d bytes, which is too many", question.what, len(answered))
+        whole = msgspec.msgpack.encode(await answer(frame.decoded(kind, question.body)))
+        compressed = len(whole) >= COMPRESSED_FROM_BYTES
+        body = await asyncio.to_thread(zlib.compress, whole, 1) if compressed else whole
+        if len(whole) > WHOLE_BYTES_MAX or len(body) > ANSWER_BYTES_MAX:
+            logger.warning("an answer to '%s' has %d bytes, which is too many", question.what, len(whole))
             raise Unavailable(f"The answer to '{question.what}' is too large.")
-        return msgspec.Raw(answered)
+        return _Answer(body, compressed)
 
     # -- questions ----------------------------------------------------------------
 
@@ -103,6 +116,18 @@ class BrokerQuestions:
         question = _Question(what, msgspec.Raw(msgspec.msgpack.encode(body)))
         try:
             async with asyncio.timeout(timeout_s):
-                return await peer.call(QUESTION_CALL, question, kind)
+                answer = await peer.call(QUESTION_CALL, question, _Answer)
+                whole = answer.body
+                if answer.compressed:
+                    whole = await asyncio.to_thread(_decompressed, whole)
+                return msgspec.msgpack.decode(whole, type=kind)
         except TimeoutError:
             raise Unavailable(f"The broker '{broker}' does not answer. Please retry.") from None
+        except (msgspec.DecodeError, zlib.error) as error:
+            logger.warning("the broker '%s' answers '%s' in a way that is not known: %s", broker, what, error)
+            raise Unavailable(f"The answer of the broker '{broker}' cannot be read.") from None
+
+
+def _decompressed(body: bytes) -> bytes:
+    """As much of it as an answer may have. If there is more, it cannot be decoded."""
+    return zlib.decompressobj().decompress(body, WHOLE_BYTES_MAX)

@@ -111,7 +111,8 @@ class ClusterMember(ClusterPart):
         first = self.membership.brokers[0]
 
         async def address() -> str:
-            return await self.others.ask(first, PORTAL, None, str, START_TIMEOUT_S)
+            # Longer than the first broker waits, so that its own words are heard.
+            return await self.others.ask(first, PORTAL, None, str, START_TIMEOUT_S + 5)
 
         async def own_address(_: None) -> str:
             return await portal.address()

@@ -53,6 +53,9 @@ async def test_a_broker_that_does_not_answer_is_left_out(monkeypatch: pytest.Mon
         async def too_much(_: None) -> str:
             return "x" * 200
 
+        async def strange(_: None) -> list[int]:
+            return [1]
+
         async def name(_: None) -> str:
             return third.name
 
@@ -61,10 +64,24 @@ async def test_a_broker_that_does_not_answer_is_left_out(monkeypatch: pytest.Mon
         assert await first.ask_all("hangs", None, str, 0.05) == {"c": "c"}
         second.answer("large", type(None), too_much)
         assert await first.ask_all("large", None, str) == {}
+        second.answer("strange", type(None), strange)
+        assert await first.ask_all("strange", None, str) == {}
         with pytest.raises(Unavailable, match="does not answer"):
             await first.ask("b", "hangs", None, str, 0.05)
         with pytest.raises(Unavailable, match="no broker 'd'"):
             await first.ask("d", "hangs", None, str)
+
+
+async def test_a_large_answer_that_repeats_itself_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_questions, "ANSWER_BYTES_MAX", 300_000)
+    async with three() as (first, second, _):
+        counted = [(f'bendybus_x{{entity="{number}"}}', "namespace", number) for number in range(20_000)]
+
+        async def count(_: None) -> list[tuple[str, str, int]]:
+            return counted
+
+        second.answer("figures", type(None), count)
+        assert await first.ask("b", "figures", None, list[tuple[str, str, int]]) == counted
 
 
 async def test_one_broker_is_asked_and_its_refusal_is_raised() -> None:
