@@ -75,6 +75,8 @@ class Rights:
     name: str
     """Of the namespace."""
     tier: str
+    several_brokers: bool = False
+    """Whether partitions, stores and connections belong to one broker of several."""
 
     @property
     def label(self) -> str:
@@ -101,6 +103,7 @@ def find_rights(access: Access) -> Rights:
         development=bool(told["development"]),
         name=str(told["namespace"]),
         tier=str(told["tier"]),
+        several_brokers=bool(told.get("severalBrokers")),
     )
 
 

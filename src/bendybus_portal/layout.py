@@ -17,7 +17,7 @@ from bendybus_portal.markup import EMPTY, Child, Html, icon, join, tag
 from bendybus_portal.sessions import Session
 from bendybus_portal.theme import ACCENT, LOGO, PORTAL_CSS
 
-__all__ = ["Visit", "button", "card", "portal_page", "title_bar"]
+__all__ = ["Visit", "button", "card", "portal_page", "stores_label", "title_bar"]
 
 THEME_COOKIE: Final = "bendybus-portal-theme"
 
@@ -55,7 +55,7 @@ class Visit:
 @dataclass(frozen=True, slots=True)
 class _Place:
     page: str
-    label: str
+    label: str | Callable[[Session], str]
     symbol: str
     offered: Callable[[Session], bool]
 
@@ -68,10 +68,14 @@ def _listened(session: Session) -> bool:
     return session.rights.listen and session.rights.extensions and session.entity is None
 
 
+def stores_label(session: Session) -> str:
+    return "Stores and brokers" if session.rights.several_brokers else "Stores"
+
+
 _PLACES: Final = (
     _Place("", "Namespace", "hub", lambda session: True),
     _Place("connections", "Connections", "cable", _managed),
-    _Place("stores", "Stores", "storage", _managed),
+    _Place("stores", stores_label, "storage", _managed),
     _Place("policies", "Access policies", "vpn_key", _managed),
     _Place("pipelines", "Pipelines", "timeline", _listened),
 )
@@ -124,7 +128,7 @@ def _navigation(session: Session, current: str) -> Html:
             item = tag(
                 "a",
                 icon(place.symbol),
-                tag("span", place.label),
+                tag("span", place.label if isinstance(place.label, str) else place.label(session)),
                 href=f"/portal/{place.page}",
                 class_="here" if here else None,
                 aria_current="page" if here else None,

@@ -11,9 +11,8 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
-from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
@@ -21,8 +20,6 @@ from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusClient, ServiceBu
 from azure.servicebus.exceptions import ServiceBusError
 from azure.servicebus.management import ServiceBusAdministrationClient, SqlRuleFilter
 
-from bendybus.auth.connection_strings import ConnectionString
-from bendybus.management.http import HttpClient
 from fix_processes import run_bendybus
 from fix_server import ServerProcess, StartServer
 from interop.sdk import BREAKS_CONNECTIONS
@@ -268,15 +265,3 @@ def test_a_backup_of_several_brokers_is_refused_by_name(cluster: ServerProcess, 
 
     assert ended.returncode != 0
     assert "several brokers" in ended.stdout + ended.stderr
-
-
-def test_the_portal_and_what_it_reads_are_refused_by_name(cluster: ServerProcess) -> None:
-    with closing(HttpClient(ConnectionString.parse(cluster.connection_string))) as http:
-        for path in ("/$connections", "/$overview", "/orders/$partitions"):
-            answer = http.request("GET", path)
-            assert answer.status >= 400
-            assert b"several brokers" in answer.content
-    with pytest.raises(HTTPError) as answer_of_portal:
-        urlopen(f"http://127.0.0.1:{cluster.port}/portal", timeout=20)
-    with answer_of_portal.value as refusal:
-        assert "Start it with one broker" in refusal.read().decode()

@@ -30,7 +30,9 @@ from fix_postgres import Postgres
 from fix_processes import BENDYBUS, run_bendybus
 from fix_server import ServerProcess
 from interop.sdk import BREAKS_CONNECTIONS
+from interop.test_brokers_shown import ask
 from interop.traffic import RETRIES, Traffic
+from unit.server.test_portal import Browser
 
 pytestmark = BREAKS_CONNECTIONS
 
@@ -171,6 +173,33 @@ def test_a_client_of_any_broker_reaches_everything(cluster: Cluster) -> None:
     assert {(each["store"], each["owner"]) for each in partitions} == {
         (f"s{number}", owner) for number, owner in enumerate(cluster.owners())
     }
+    for name in "cba":
+        assert cluster[name].stop() == 0
+        cluster[name].refuse_trouble()
+
+
+def test_every_broker_has_a_portal_and_shows_what_all_have(cluster: Cluster) -> None:
+    cluster.start("a", "b", "c")
+    until(lambda: len(set(cluster.owners())) == 3)
+    with cluster.administration("b") as admin:
+        admin.create_queue("orders", enable_partitioning=True)
+    with ExitStack() as exits:
+        for name in "abc":
+            client = exits.enter_context(client_of(cluster[name]))
+            exits.enter_context(client.get_queue_sender("orders")).send_messages(ServiceBusMessage("x"))
+        for name in "abc":
+            partitions = ask(cluster[name], "/orders/$partitions")[1]["partitions"]
+            assert {(each["store"], each["broker"]) for each in partitions} == {
+                (f"s{number}", owner) for number, owner in enumerate(cluster.owners())
+            }
+            assert sum(each["active"] for each in partitions) == 3
+            stores = ask(cluster[name], "/$stores")[1]["stores"]
+            assert [each["broker"] for each in stores] == cluster.owners()
+            connections = ask(cluster[name], "/$connections")[1]["connections"]
+            assert sorted(each["broker"] for each in connections) == ["a", "b", "c"]
+            person = Browser(cluster[name].port)
+            person.ask("POST", "/portal/sign-in", {"secret": cluster[name].connection_string})
+            assert person.ask("GET", "/portal/")[0] == 200
     for name in "cba":
         assert cluster[name].stop() == 0
         cluster[name].refuse_trouble()

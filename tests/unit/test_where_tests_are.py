@@ -31,7 +31,7 @@ COVERS = {
     "interop/test_administration.py": "admin/totals",
     "interop/test_topic_administration.py": "broker/entity",
     "unit/admin/test_connections.py": "admin/connection_routes gateway/connection_list",
-    "unit/admin/test_overview.py": "admin/overview_routes admin/pages",
+    "unit/admin/test_overview.py": "admin/entity_parts admin/overview_routes admin/pages",
     "unit/admin/test_pipelines.py": "admin/pipeline_routes management/run_reports",
     "browser/test_pipelines.py": "bendybus_portal/pages/pipelines",
     # The portal: in a process of its own, and in a browser.

@@ -8,36 +8,34 @@
 
 `/$rights` needs a key of the namespace, and the others Listen, as metrics do: they show how many messages
 wait, and no key or message. Rates are differences of `arrived`, which counts the numbers that a partition
-has given. All partitions of all entities are visited for an overview, in turns (broker/turns.py).
+has given. All partitions of all entities are visited for an overview, in turns (broker/turns.py). On a server
+with several brokers, the one that has the catalog answers and asks the others for their parts.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Container, Sequence
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Receive, Scope, Send
 
+from bendybus.admin.entity_parts import EntityPart, ShownPartition, own_partitions
+from bendybus.admin.other_brokers import OtherBrokers
 from bendybus.admin.pages import page_of
-from bendybus.admin.totals import Totals
 from bendybus.auth.http import authorise
 from bendybus.auth.rights import Right
 from bendybus.broker.clock import now
-from bendybus.broker.host import Host
 from bendybus.broker.lifecycle import Availability
-from bendybus.broker.partition_host import PartitionHost
+from bendybus.broker.partition_port import PartitionPort
 from bendybus.broker.queue import Queue
 from bendybus.broker.topic import Subscription, Topic
-from bendybus.broker.topic_host import TopicHost
 from bendybus.broker.turns import Turns
 from bendybus.domain.entities import effective_max_size_mb, normalise_path
-from bendybus.domain.messages import SubQueue
-from bendybus.errors import ArgumentError, BrokerError, EntityNotFound, NotSupported
-from bendybus.names import PARTITION_SHIFT, SequenceNumber
+from bendybus.errors import ArgumentError, BrokerError, EntityNotFound
 from bendybus.namespaces import Namespace
 
 __all__ = ["overview_routes"]
@@ -47,14 +45,21 @@ TOTALLED_MAX: Final = 200
 
 SORTS: Final = ("name", "active", "deadLetters", "scheduled", "sizeBytes", "arrived")
 
-_COUNTER: Final = (1 << PARTITION_SHIFT) - 1
+# Questions to the other brokers.
+PARTS: Final = "entity-parts"
+PARTITIONS: Final = "partitions"
+# Entities in one question.
+ASKED_TOGETHER: Final = 500
 
 _OF_ENTITY: Final = re.compile(r"/(?P<entity>[^$]+)/\$(?P<what>partitions|rights)", re.IGNORECASE)
 
 
-def overview_routes(namespace: Namespace) -> list[BaseRoute]:
-    """Must come before the management API, for which every path may be an entity."""
-    api = _OverviewApi(namespace)
+def overview_routes(namespace: Namespace, others: OtherBrokers | None = None) -> list[BaseRoute]:
+    """Must come before the management API, for which every path may be an entity.
+
+    `others`: None for a server with one broker.
+    """
+    api = _OverviewApi(namespace, others)
     return [
         Route("/$rights", api.rights, methods=["GET"]),
         Route("/$overview", api.overview, methods=["GET"]),
@@ -82,9 +87,13 @@ class _EntityRoute(BaseRoute):
 
 
 class _OverviewApi:
-    def __init__(self, namespace: Namespace) -> None:
+    def __init__(self, namespace: Namespace, others: OtherBrokers | None) -> None:
         self._namespace = namespace
         self._broker = namespace.broker
+        self._others = others
+        if others is not None:
+            others.answer(PARTS, list[str], self._own_parts)
+            others.answer(PARTITIONS, str, self._own_partitions)
 
     async def rights(self, request: Request) -> Response:
         path = request.url.path.strip("/") if "entity" in request.path_params else ""
@@ -117,6 +126,7 @@ class _OverviewApi:
             "tier": str(self._broker.tier),
             "rights": [each.label for each in Right if rights.allows(each)],
             "development": self._namespace.for_development,
+            "severalBrokers": self._others is not None,
         }
 
     # -- entities -----------------------------------------------------------------
@@ -134,7 +144,6 @@ class _OverviewApi:
             if search in normalise_path(entity.path)
         ]
         found.sort(key=lambda entity: normalise_path(entity.path))
-        turns = Turns()
         # What is not shown need not be counted, unless it decides the order.
         if sort == "name":
             if asked.get("descending") == "true":
@@ -142,10 +151,10 @@ class _OverviewApi:
             chosen = found[skip : skip + top]
         else:
             chosen = found
-        shown: list[dict[str, object]] = []
-        for entity in chosen:
-            shown.append(_shown_entity(entity))
-            await turns.next()
+        shown = [
+            _shown_entity(entity, part)
+            for entity, part in zip(chosen, await self._whole(chosen), strict=True)
+        ]
         if sort != "name":
             shown.sort(key=lambda each: int(str(each[sort])), reverse=asked.get("descending") == "true")
             shown = shown[skip : skip + top]
@@ -164,36 +173,73 @@ class _OverviewApi:
         entity = self._broker.entities.look_up(path)
         if entity is None:
             raise EntityNotFound(path)
-        if isinstance(entity, Topic):
-            _refuse_several_brokers(entity)
-            partitions = [_shown_topic_partition(host) for host in entity.own.values()]
-        else:
-            _refuse_several_brokers(entity)
-            partitions = [_shown_partition(host) for host in entity.own.values()]
+        partitions = own_partitions(entity) if self._others is None else await self._everywhere(entity)
         shown = {"name": entity.path, "kind": _kind(entity), "at": entity.now(), "partitions": partitions}
         if not isinstance(entity, Topic):
             return shown
         skip, top = page_of(request.query_params)
         found = entity.subscriptions
-        turns = Turns()
-        subscriptions: list[dict[str, object]] = []
-        for subscription in found[skip : skip + top]:
-            subscriptions.append(_shown_subscription(subscription))
-            await turns.next()
+        page = found[skip : skip + top]
+        subscriptions = [
+            _shown_subscription(each, part) for each, part in zip(page, await self._whole(page), strict=True)
+        ]
         shown |= {"subscriptions": subscriptions, "subscriptionCount": len(found)}
         if len(found) <= TOTALLED_MAX:
-            totals = Totals.of_topic(entity)
-            for subscription in found:
-                of_subscription = Totals.of(subscription)
-                totals.active += of_subscription.active
-                totals.dead_letters += of_subscription.dead_letters
-                await turns.next()
+            (part,) = await self._whole([entity])
             shown |= {
-                "active": totals.active,
-                "deadLetters": totals.dead_letters,
-                "sizeBytes": totals.size_bytes,
+                "active": part.active,
+                "deadLetters": part.dead_letters,
+                "sizeBytes": part.size_bytes,
             }
         return shown
+
+    # -- several brokers ----------------------------------------------------------
+
+    async def _whole(self, entities: Sequence[Queue | Topic]) -> list[EntityPart]:
+        """Counts and sizes over all brokers that answer."""
+        turns = Turns()
+        parts: list[EntityPart] = []
+        for entity in entities:
+            parts.append(EntityPart.of(entity))
+            await turns.next()
+        for start in range(0, len(entities) if self._others is not None else 0, ASKED_TOGETHER):
+            asked = slice(start, start + ASKED_TOGETHER)
+            paths = [entity.path for entity in entities[asked]]
+            assert self._others is not None
+            for answer in (await self._others.ask_all(PARTS, paths, list[EntityPart])).values():
+                for part, more in zip(parts[asked], answer, strict=True):
+                    part.add(more)
+        return parts
+
+    async def _own_parts(self, paths: list[str]) -> list[EntityPart]:
+        turns = Turns()
+        parts: list[EntityPart] = []
+        for path in paths:
+            entity = self._broker.entities.look_up(path)
+            # One that was created or deleted just now is not known to all.
+            parts.append(EntityPart() if entity is None else EntityPart.of(entity))
+            await turns.next()
+        return parts
+
+    async def _everywhere(self, entity: Queue | Topic) -> list[ShownPartition]:
+        """All partitions, whichever broker owns them, each with its broker."""
+        assert self._others is not None
+        answers = await self._others.ask_all(PARTITIONS, entity.path, list[ShownPartition])
+        answers[self._others.name] = own_partitions(entity)
+        found = {
+            each["partition"]: each | {"broker": broker}
+            for broker, partitions in answers.items()
+            for each in partitions
+        }
+        owners = self._others.owners
+        return [
+            found.get(host.number) or _unknown_partition(host, owners.get(host.store.name, ""), answers)
+            for host in entity.hosts
+        ]
+
+    async def _own_partitions(self, path: str) -> list[ShownPartition]:
+        entity = self._broker.entities.look_up(path)
+        return [] if entity is None else own_partitions(entity)
 
 
 def _kind(entity: object) -> str:
@@ -202,40 +248,33 @@ def _kind(entity: object) -> str:
     return "subscription" if isinstance(entity, Subscription) else "queue"
 
 
-def _refuse_several_brokers(entity: Queue | Topic) -> None:
-    if len(entity.own) < len(entity.hosts):
-        raise NotSupported(
-            "This server has several brokers, and a broker cannot show the partitions of others yet."
-        )
+def _unknown_partition(host: PartitionPort, broker: str, answered: Container[str]) -> ShownPartition:
+    """Its owner does not answer, or does not have it yet, or not any more."""
+    return {
+        "partition": int(host.number),
+        "store": host.store.name,
+        "storeState": "unknown",
+        "state": "moving" if broker in answered else "unreachable",
+        "available": False,
+        "broker": broker,
+    }
 
 
-def _shown_entity(entity: Queue | Topic) -> dict[str, object]:
-    _refuse_several_brokers(entity)
+def _shown_entity(entity: Queue | Topic, part: EntityPart) -> dict[str, object]:
     description = entity.description
-    totals = Totals.of_topic(entity) if isinstance(entity, Topic) else Totals.of(entity)
-    if isinstance(entity, Topic):
-        for subscription in entity.subscriptions:
-            of_subscription = Totals.of(subscription)
-            totals.active += of_subscription.active
-            totals.dead_letters += of_subscription.dead_letters
-            totals.limited = totals.limited or of_subscription.limited
     shown: dict[str, object] = {
         "name": entity.path,
         "kind": _kind(entity),
         "status": str(description.status),
         "partitions": len(entity.hosts),
         "available": sum(host.availability is Availability.AVAILABLE for host in entity.hosts),
-        "limited": totals.limited,
-        "active": totals.active,
-        "scheduled": totals.scheduled,
-        "deadLetters": totals.dead_letters,
-        "sizeBytes": totals.size_bytes,
+        "limited": part.limited,
+        "active": part.active,
+        "scheduled": part.scheduled,
+        "deadLetters": part.dead_letters,
+        "sizeBytes": part.size_bytes,
         "maxSizeBytes": effective_max_size_mb(description, len(entity.hosts)) * 1024 * 1024,
-        "arrived": sum(
-            _arrived(host.partition.next_sequence_number)
-            for host in entity.own.values()
-            if host.partition is not None
-        ),
+        "arrived": part.arrived,
     }
     if isinstance(entity, Topic):
         shown["subscriptions"] = len(entity.subscriptions)
@@ -244,61 +283,15 @@ def _shown_entity(entity: Queue | Topic) -> dict[str, object]:
     return shown
 
 
-def _shown_subscription(subscription: Subscription) -> dict[str, object]:
-    totals, description = Totals.of(subscription), subscription.description
+def _shown_subscription(subscription: Subscription, part: EntityPart) -> dict[str, object]:
+    description = subscription.description
     return {
         "name": subscription.name,
         "status": str(description.status),
-        "limited": totals.limited,
-        "active": totals.active,
-        "deadLetters": totals.dead_letters,
+        "limited": part.limited,
+        "active": part.active,
+        "deadLetters": part.dead_letters,
         "sessions": description.requires_session,
         "maxDeliveryCount": description.max_delivery_count,
         "forwardTo": description.forward_to,
     }
-
-
-def _shown_topic_partition(host: TopicHost) -> dict[str, object]:
-    partition = host.partition
-    if partition is None:
-        return _located(host)
-    return _located(host) | {
-        "scheduled": partition.scheduled_count,
-        "sizeBytes": partition.size_bytes,
-        "arrived": _arrived(partition.next_sequence_number),
-    }
-
-
-def _shown_partition(host: PartitionHost) -> dict[str, object]:
-    partition = host.partition
-    shown = _located(host)
-    if partition is None:
-        return shown
-    counts, letters = partition.counts(SubQueue.MAIN), partition.counts(SubQueue.DEAD_LETTER)
-    oldest = partition.waiting(SequenceNumber(0), 1, 0)
-    return shown | {
-        "active": counts.active,
-        "deferred": counts.deferred,
-        "scheduled": counts.scheduled,
-        "locked": counts.locked,
-        "deadLetters": letters.active + letters.deferred,
-        "sizeBytes": partition.size_bytes,
-        "arrived": _arrived(partition.next_sequence_number),
-        # Of those that can be received; None if there is none.
-        "oldestEnqueuedAt": oldest[0].enqueued_at if oldest else None,
-    }
-
-
-def _located(host: Host[Any]) -> dict[str, object]:
-    return {
-        "partition": int(host.number),
-        "store": host.store.name,
-        "storeState": host.store.state.value,
-        "state": host.state.value,
-        "available": host.availability is Availability.AVAILABLE,
-    }
-
-
-def _arrived(following: SequenceNumber) -> int:
-    """How many numbers the partition has given: to messages that arrived and to scheduled ones twice."""
-    return max(0, (following & _COUNTER) - 1)

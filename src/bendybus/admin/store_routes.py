@@ -9,7 +9,8 @@
 
 Manage on the whole namespace is needed. Only stores that the operator allowed at the start can be attached
 (server/allowed_stores.py), and never by the key of one of several namespaces, which share the machine.
-Bodies and answers are JSON. What is done: server/store_keeper.py, broker/draining.py.
+Bodies and answers are JSON. What is done: server/store_keeper.py, broker/draining.py. A server with several
+brokers shows the stores of all of them, each with its broker, and refuses every change.
 """
 
 from __future__ import annotations
@@ -17,26 +18,31 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
 from http import HTTPStatus
-from typing import Protocol
+from typing import Any, Final, Protocol
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from bendybus import audit
+from bendybus.admin.other_brokers import OtherBrokers
 from bendybus.admin.pages import page_of
 from bendybus.auth.http import authorise
 from bendybus.auth.rights import Right
 from bendybus.broker.clock import now
 from bendybus.broker.forgetting import Loss, loss_of
 from bendybus.broker.lifecycle import StoreState
+from bendybus.broker.placing import placed_in
 from bendybus.broker.stores import AttachedStore
 from bendybus.domain.entities import normalise_path
-from bendybus.errors import ArgumentError, BrokerError, InvalidOperation, StoreNotAllowed
+from bendybus.errors import ArgumentError, BrokerError, InvalidOperation, StoreNotAllowed, StoreNotFound
 from bendybus.http_bodies import json_body
 from bendybus.namespaces import Namespace, Namespaces
 
 __all__ = ["StoreKeeper", "store_routes"]
+
+# A question to the other brokers.
+STORES: Final = "stores"
 
 
 class StoreKeeper(Protocol):
@@ -49,9 +55,17 @@ class StoreKeeper(Protocol):
     async def forget(self, name: str) -> Loss: ...
 
 
-def store_routes(namespace: Namespace, keeper: StoreKeeper | None, namespaces: Namespaces) -> list[BaseRoute]:
-    """Must come before the management API, for which every path may be an entity."""
-    api = _StoreApi(namespace, keeper, namespaces)
+def store_routes(
+    namespace: Namespace,
+    keeper: StoreKeeper | None,
+    namespaces: Namespaces,
+    others: OtherBrokers | None = None,
+) -> list[BaseRoute]:
+    """Must come before the management API, for which every path may be an entity.
+
+    `others`: None for a server with one broker.
+    """
+    api = _StoreApi(namespace, keeper, namespaces, others)
     return [
         Route("/$stores", api.all_stores, methods=["GET", "POST"]),
         Route("/$stores/{name}", api.one_store, methods=["GET", "PUT", "DELETE"]),
@@ -59,11 +73,20 @@ def store_routes(namespace: Namespace, keeper: StoreKeeper | None, namespaces: N
 
 
 class _StoreApi:
-    def __init__(self, namespace: Namespace, keeper: StoreKeeper | None, namespaces: Namespaces) -> None:
+    def __init__(
+        self,
+        namespace: Namespace,
+        keeper: StoreKeeper | None,
+        namespaces: Namespaces,
+        others: OtherBrokers | None,
+    ) -> None:
         self._namespaces = namespaces
+        self._others = others
         self._broker = namespace.broker
         self._keys = namespace.keys
         self._keeper = keeper
+        if others is not None:
+            others.answer(STORES, type(None), self._own_stores)
 
     async def all_stores(self, request: Request) -> Response:
         return await self._answer(request, self._attach if request.method == "POST" else self._list)
@@ -84,20 +107,48 @@ class _StoreApi:
             return JSONResponse({"error": refusal.description}, refusal.status)
 
     async def _list(self, request: Request) -> tuple[object, HTTPStatus]:
-        self._broker.entities.elsewhere.refuse("the list of messaging stores")
-        return {"stores": [self._shown(store) for store in self._broker.stores]}, HTTPStatus.OK
+        stores = await self._own_stores(None) if self._others is None else await self._everywhere()
+        return {"stores": stores}, HTTPStatus.OK
 
     async def _show(self, request: Request) -> tuple[object, HTTPStatus]:
-        store = self._broker.stores[request.path_params["name"]]
+        name = request.path_params["name"]
         skip, top = page_of(request.query_params)
+        if self._others is None:
+            store = self._broker.stores[name]
+            residents = [(resident.path, int(resident.number)) for resident in store.residents]
+            shown = self._shown(store)
+        else:
+            shown = {each["name"]: each for each in await self._everywhere()}.get(name, {})
+            if not shown:
+                known = ", ".join(self._others.owners)
+                raise StoreNotFound(f"There is no messaging store '{name}'; there are {known}.")
+            records = self._broker.entities.records()
+            residents = [(path, int(number)) for path, number in placed_in(records).get(name, ())]
         placed: dict[str, list[int]] = {}
-        for resident in store.residents:
-            placed.setdefault(resident.path, []).append(int(resident.number))
+        for path, number in residents:
+            placed.setdefault(path, []).append(number)
         entities = sorted(placed, key=normalise_path)
         placement = [
             {"entity": entity, "partitions": sorted(placed[entity])} for entity in entities[skip : skip + top]
         ]
-        return self._shown(store) | {"placement": placement, "entityCount": len(placed)}, HTTPStatus.OK
+        return shown | {"placement": placement, "entityCount": len(placed)}, HTTPStatus.OK
+
+    async def _own_stores(self, _: None) -> list[dict[str, Any]]:
+        return [self._shown(store) for store in self._broker.stores]
+
+    async def _everywhere(self) -> list[dict[str, Any]]:
+        """The stores of all brokers, by name."""
+        assert self._others is not None
+        answers = await self._others.ask_all(STORES, None, list[dict[str, Any]])
+        answers[self._others.name] = await self._own_stores(None)
+        found = {
+            each["name"]: each | {"broker": broker} for broker, stores in answers.items() for each in stores
+        }
+        placed = placed_in(self._broker.entities.records())
+        return [
+            found.get(name) or _unknown_store(name, owner, len(placed.get(name, ())))
+            for name, owner in self._others.owners.items()
+        ]
 
     async def _attach(self, request: Request) -> tuple[object, HTTPStatus]:
         self._broker.entities.elsewhere.refuse(
@@ -118,6 +169,7 @@ class _StoreApi:
         return self._shown(self._broker.stores[attached]), HTTPStatus.CREATED
 
     async def _drain(self, request: Request) -> tuple[object, HTTPStatus]:
+        self._broker.entities.elsewhere.refuse("draining a messaging store")
         name = request.path_params["name"]
         draining = _object(await json_body(request)).get("draining")
         if not isinstance(draining, bool):
@@ -126,12 +178,14 @@ class _StoreApi:
         return self._shown(self._broker.stores[name]), HTTPStatus.ACCEPTED
 
     async def _retire(self, request: Request) -> tuple[object, HTTPStatus]:
-        name = request.path_params["name"]
+        name, elsewhere = request.path_params["name"], self._broker.entities.elsewhere
         match request.query_params.get("forget"):
             case None:
+                elsewhere.refuse("retiring a messaging store")
                 await self._the_keeper().retire(name)
                 return {"name": name, "retired": True}, HTTPStatus.OK
             case "true":
+                elsewhere.refuse("forgetting a messaging store")
                 return {"name": name, **asdict(await self._the_keeper().forget(name))}, HTTPStatus.OK
         raise ArgumentError("'forget' must be true, or left out.")
 
@@ -140,8 +194,8 @@ class _StoreApi:
             raise InvalidOperation("This namespace keeps the stores that it was made with.")
         return self._keeper
 
-    def _shown(self, store: AttachedStore) -> dict[str, object]:
-        shown: dict[str, object] = {
+    def _shown(self, store: AttachedStore) -> dict[str, Any]:
+        shown: dict[str, Any] = {
             "name": store.name,
             "kind": store.store.kind,
             "state": store.state.value,
@@ -155,6 +209,22 @@ class _StoreApi:
         if store.state is StoreState.AWAY:
             shown["loss"] = asdict(loss_of(store))
         return shown | self._broker.drains.progress(store.name)
+
+
+def _unknown_store(name: str, owner: str, partitions: int) -> dict[str, Any]:
+    """A store whose owner does not answer, or that has none."""
+    reason = f"The broker '{owner}', which owns it, does not answer." if owner else "No broker owns it now."
+    return {
+        "name": name,
+        "kind": "",
+        "state": "unknown",
+        "since": None,
+        "partitions": partitions,
+        "bytes": 0,
+        "draining": False,
+        "reason": reason,
+        "broker": owner,
+    }
 
 
 def _object(body: object) -> Mapping[str, object]:

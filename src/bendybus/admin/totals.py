@@ -29,9 +29,10 @@ class Totals:
     limited: bool = False
 
     @classmethod
-    def of(cls, queue: Queue) -> Totals:
+    def of(cls, queue: Queue, *, own: bool = False) -> Totals:
+        """`own`: only of the partitions that this broker owns."""
         totals = cls(limited=queue.limited)
-        for host in queue.hosts:
+        for host in queue.own.values() if own else queue.hosts:
             partition = host.figures
             if partition is None:
                 continue
@@ -52,16 +53,16 @@ class Totals:
         return totals
 
     @classmethod
-    def of_topic(cls, topic: Topic) -> Totals:
+    def of_topic(cls, topic: Topic, *, own: bool = False) -> Totals:
         """A topic's own: it keeps scheduled messages, and its size is that of all subscriptions."""
         totals = cls(limited=topic.limited)
-        for host in topic.hosts:
+        for host in topic.own.values() if own else topic.hosts:
             partition = host.figures
             if partition is not None:
                 totals.scheduled += partition.scheduled_count
                 totals.size_bytes += partition.size_bytes
         for subscription in topic.subscriptions:
-            totals.size_bytes += cls.of(subscription).size_bytes
+            totals.size_bytes += cls.of(subscription, own=own).size_bytes
         return totals
 
     @property

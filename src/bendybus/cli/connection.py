@@ -36,7 +36,10 @@ def list_connections(command: Command, entity: str | None) -> None:
     """List the AMQP connections: who, from where, since when, and what they use."""
     found = _connections(command, entity)
     if found or command.as_json:
-        show_many(COLUMNS, map(_row, found), found if command.as_json else None)
+        of_several = any("broker" in each for each in found)
+        columns = (*COLUMNS, "Broker") if of_several else COLUMNS
+        rows = ((*_row(each), *([each.get("broker", "")] if of_several else [])) for each in found)
+        show_many(columns, rows, found if command.as_json else None)
     else:
         note("There are none.")
 
@@ -72,7 +75,10 @@ def _close(command: Command, number: str, *, named: bool) -> bool:
 
 
 def _connections(command: Command, entity: str | None) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = command.ask_json("GET", "/$connections")["connections"]
+    told = command.ask_json("GET", "/$connections")
+    found: list[dict[str, Any]] = told["connections"]
+    if missing := told.get("unreachableBrokers"):
+        note(f"These brokers do not answer, and their connections are not known: {', '.join(missing)}")
     return [each for each in found if entity is None or entity.lower() in map(str.lower, _entities(each))]
 
 

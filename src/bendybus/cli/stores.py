@@ -38,7 +38,10 @@ def app() -> None:
 def list_stores(command: Command) -> None:
     """List the messaging stores: where messages are kept, and how each store is."""
     stores = command.ask_json("GET", "/$stores")["stores"]
-    show_many(COLUMNS, map(_row, stores), stores if command.as_json else None)
+    of_several = any("broker" in each for each in stores)
+    columns = (*COLUMNS, "Broker") if of_several else COLUMNS
+    rows = ((*_row(each), *([each["broker"]] if of_several else [])) for each in stores)
+    show_many(columns, rows, stores if command.as_json else None)
 
 
 @app.command
@@ -148,7 +151,10 @@ def _show(command: Command, answer: Mapping[str, Any], done: str) -> None:
 
 
 def _row(store: Mapping[str, Any]) -> tuple[object, ...]:
-    since = datetime.fromtimestamp(store["since"] / 1000, UTC).isoformat(" ", "seconds")
+    # Of a store whose broker does not answer, it is not known.
+    since = (
+        datetime.fromtimestamp(store["since"] / 1000, UTC).isoformat(" ", "seconds") if store["since"] else ""
+    )
     draining = "yes" if store["draining"] else ""
     if "moving" in store:
         draining = f"{store['moving']}, {store['copied']} messages copied"

@@ -132,10 +132,7 @@ def _read(http: HttpClient, partitions: bool) -> Reading:
         raise Unavailable(f"The metrics cannot be read now: {answer.status} {answer.reason}.")
     if answer.status != 200 or "bendybus_" not in page:
         raise NotSupported("This server shows no metrics, as Bendybus does: 'bendybus top' cannot watch it.")
-    reading = Reading.of(page, time.monotonic())
-    if partitions and reading.counters and not any(partition for _, partition in reading.counters):
-        raise NotSupported("This server has several brokers, which count by entity: leave out --partitions.")
-    return reading
+    return Reading.of(page, time.monotonic())
 
 
 def _same(name: object, other: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 from bendybus.engine.link import Link
 from bendybus.engine.sending import SendingLink
@@ -24,7 +24,7 @@ class ConnectionList:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
 
-    def list(self, namespace: Namespace) -> list[dict[str, object]]:
+    def list(self, namespace: Namespace) -> list[dict[str, Any]]:
         """Oldest first."""
         of_namespace = [each for each in self._gateway.connections if each.client.namespace is namespace]
         return [_shown(each) for each in of_namespace[:CONNECTIONS_SHOWN_MAX]]
@@ -39,7 +39,7 @@ class ConnectionList:
         return None
 
 
-def _shown(connection: AmqpConnection) -> dict[str, object]:
+def _shown(connection: AmqpConnection) -> dict[str, Any]:
     client = connection.client
     product = client.properties.get("product", client.properties.get("platform", ""))
     attachments = connection.links.attachments

@@ -51,13 +51,7 @@ from bendybus.server.memory_limit import memory_limit
 from bendybus.server.namespace_keeper import NamespaceKeeper, OpenedNamespace
 from bendybus.server.namespace_routes import namespace_routes, refused_namespace_routes
 from bendybus.server.naming import namespace_folders
-from bendybus.server.portal import (
-    PORTAL_PATH,
-    Portal,
-    PortalTarget,
-    portal_is_installed,
-    refused_portal_route,
-)
+from bendybus.server.portal import PORTAL_PATH, Portal, PortalTarget, portal_is_installed
 from bendybus.server.settings import STORES_DEFAULT, Settings, is_loopback, refuse_exposed_keys
 from bendybus.server.sockets import raise_descriptor_limit
 from bendybus.server.store_keeper import StoreKeeper
@@ -146,8 +140,7 @@ class Server:
         backups = Backups(settings.data, lambda: list(map(_backed_up, keeper.opened)))
         keeper.refuse_deleting = lambda: backups.running
         operator_key = make_key()
-        alone = self._member is None
-        portal = Portal() if settings.portal and alone else None
+        portal = self._portal() if settings.portal else None
         front = Front(
             self._tls([f"{name}.localhost" for name in folders] if len(folders) > 1 else []),
             handshake_timeout_s=settings.handshake_timeout_s,
@@ -190,13 +183,10 @@ class Server:
     def _operators_routes(
         self, backups: Backups, keeper: NamespaceKeeper, operator_key: str, portal: Portal | None
     ) -> Sequence[BaseRoute]:
+        routes = [] if portal is None else [portal.route]
         if self._member is not None:
-            return [*refused_backup_routes(), *refused_namespace_routes(), refused_portal_route()]
-        return [
-            *backup_routes(backups, operator_key),
-            *namespace_routes(keeper, operator_key),
-            *([] if portal is None else [portal.route]),
-        ]
+            return [*refused_backup_routes(), *refused_namespace_routes(), *routes]
+        return [*backup_routes(backups, operator_key), *namespace_routes(keeper, operator_key), *routes]
 
     def _memory_bytes(self) -> int:
         """The connections' memory. Several brokers share it equally."""
@@ -214,7 +204,13 @@ class Server:
             self.metrics_port = await front.open_metrics(settings.host, settings.metrics_port)
             logger.info("metrics are shown on port %d", self.metrics_port)
 
+    def _portal(self) -> Portal:
+        return self._member.portal() if isinstance(self._member, ClusterMember) else Portal()
+
     def _open_portal(self, portal: Portal) -> str:
+        if isinstance(self._member, ClusterMember) and not self._member.has_catalog:
+            # The first broker has it.
+            return ""
         settings = self._settings
         own_certificate = settings.require_tls and settings.tls_cert is None
         certificate = str(self_made_certificate(settings.data)[0]) if own_certificate else None
@@ -392,16 +388,9 @@ async def _serve(settings: Settings, membership: Membership | None) -> None:
         # process in order, and whoever starts the server again waits for it. All that it said is on disk.
         loop.add_reader(membership.supervisor, os._exit, 1)
     async with Server(settings, member) as server:
-        sys.stdout.write(f"ready {server.connection_string}\n")
-        for name, shown in islice(server.connection_strings.items(), 1, None):
-            sys.stdout.write(f"namespace {name} {shown}\n")
-        if settings.host in EVERY_ADDRESS and server.connection_string:
-            # The line above is for this machine; others reach it by its name.
-            own = ConnectionString.parse(server.connection_string, "unused").netloc
-            elsewhere = f"{socket.gethostname()}:{server.ports[0]}"
-            sys.stdout.write(f"network {server.connection_string.replace(own, elsewhere, 1)}\n")
-        if server.portal_url:
-            sys.stdout.write(f"portal {server.portal_url}\n")
+        lines = _printed(server, settings)
+        # A supervisor goes on when it has read `ready`, so for it this line is the last one.
+        sys.stdout.writelines(lines if membership is None else [*lines[1:], lines[0]])
         sys.stdout.flush()
         audit.record(
             "server-started",
@@ -414,6 +403,21 @@ async def _serve(settings: Settings, membership: Membership | None) -> None:
         if member is not None:
             await member.leave()
         audit.record("server-stopping")
+
+
+def _printed(server: Server, settings: Settings) -> list[str]:
+    """What whoever starts the server reads, the line `ready` first."""
+    lines = [f"ready {server.connection_string}\n"]
+    for name, shown in islice(server.connection_strings.items(), 1, None):
+        lines.append(f"namespace {name} {shown}\n")
+    if settings.host in EVERY_ADDRESS and server.connection_string:
+        # The line above is for this machine; others reach it by its name.
+        own = ConnectionString.parse(server.connection_string, "unused").netloc
+        elsewhere = f"{socket.gethostname()}:{server.ports[0]}"
+        lines.append(f"network {server.connection_string.replace(own, elsewhere, 1)}\n")
+    if server.portal_url:
+        lines.append(f"portal {server.portal_url}\n")
+    return lines
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -25,6 +25,7 @@ from bendybus.cluster.peers import Peer
 from bendybus.cluster.serving import Service
 from bendybus.errors import BrokerError, Unavailable
 from bendybus.server.cluster_part import ClusterPart
+from bendybus.server.portal import START_TIMEOUT_S, Portal
 from bendybus.server.settings import Settings
 from bendybus.store.catalog import Catalog
 from bendybus.store.folder import DataFolder
@@ -36,6 +37,9 @@ __all__ = ["ClusterMember", "Membership"]
 logger = logging.getLogger(__name__)
 
 FETCH_AGAIN_S: Final = 0.05
+
+# A question to the first broker: where its portal listens.
+PORTAL: Final = "portal"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +108,21 @@ class ClusterMember(ClusterPart):
 
     async def leave(self) -> None:
         """Nothing to do: its stores stay its own."""
+
+    def portal(self) -> Portal:
+        """All processes share the port, so all of them pass browsers on to the portal of the first one."""
+        first = self.membership.brokers[0]
+
+        async def address() -> str:
+            # Longer than the first broker waits, so that its own words are heard.
+            return await self.others.ask(first, PORTAL, None, str, START_TIMEOUT_S + 5)
+
+        async def own_address(_: None) -> str:
+            return await portal.address()
+
+        portal = Portal(None if self.has_catalog else address)
+        self.others.answer(PORTAL, type(None), own_address)
+        return portal
 
     async def _stop(self) -> None:
         for task in self._tasks:

@@ -6,7 +6,6 @@ brokers on many machines.
 
 from __future__ import annotations
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -22,6 +21,7 @@ from bendybus.cluster.items import Call
 from bendybus.cluster.link import PeerLink
 from bendybus.cluster.serving import Calls
 from bendybus.errors import NotSupported, Unavailable
+from bendybus.server.broker_questions import QUESTION_CALL, BrokerQuestions
 from bendybus.server.figures import ProcessFigures
 from bendybus.server.forwarded_http import (
     HTTP_CALL,
@@ -35,10 +35,9 @@ from bendybus.store.folder import DataFolder
 
 __all__ = ["ClusterPart", "refuse_new_root_key"]
 
-logger = logging.getLogger(__name__)
-
-FIGURES_CALL: Final = "figures"
-_FIGURES: Final = list[tuple[str, str, int | float]]
+FIGURES: Final = "figures"
+# A walk over all entities, in turns.
+FIGURES_TIMEOUT_S: Final = 30.0
 
 
 class ClusterPart(ABC):
@@ -49,8 +48,8 @@ class ClusterPart(ABC):
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
+        self.others = BrokerQuestions(lambda: self.cluster)
         self._app: ASGIApp | None = None
-        self._figures: Callable[[], Awaitable[ProcessFigures]] | None = None
 
     @property
     def has_catalog(self) -> bool:
@@ -90,28 +89,22 @@ class ClusterPart(ABC):
 
     @property
     def own_calls(self) -> Calls:
-        return {HTTP_CALL: self._serve_http, FIGURES_CALL: self._serve_figures}
+        return {HTTP_CALL: self._serve_http, QUESTION_CALL: self.others.serve}
 
     def forwarding(self) -> ForwardingRoute:
         """Passes management on to the broker that has the catalog, when it is not this one."""
         return ForwardingRoute(lambda: self.cluster.leader)
 
-    def answer_with(self, app: ASGIApp, figures: Callable[[], Awaitable[ProcessFigures]]) -> None:
+    def answer_with(self, app: ASGIApp, figures: Callable[[bool], Awaitable[ProcessFigures]]) -> None:
         """How requests that other brokers pass on are answered, and what this process counts."""
-        self._app, self._figures = app, figures
+        self._app = app
+        self.others.answer(FIGURES, bool, figures)
 
-    async def figures_of_others(self) -> list[ProcessFigures]:
+    async def figures_of_others(self, by_partition: bool) -> list[ProcessFigures]:
         """What the other processes count, of those that can be asked."""
-        found: list[ProcessFigures] = []
-        for peer in list(self.cluster.peers.by_name.values()):
-            try:
-                found.append(await peer.call(FIGURES_CALL, None, _FIGURES))
-            except Unavailable as absence:
-                logger.debug("the figures of the broker '%s' are missing: %s", peer.name, absence)
-        return found
-
-    async def _serve_figures(self, link: PeerLink, frame: Frame, call: Call) -> ProcessFigures:
-        return () if self._figures is None else await self._figures()
+        kind = list[tuple[str, str, int | float]]
+        counted = await self.others.ask_all(FIGURES, by_partition, kind, FIGURES_TIMEOUT_S)
+        return list(counted.values())
 
     async def _serve_http(self, link: PeerLink, frame: Frame, call: Call) -> ForwardedResponse:
         if self._app is None or not self.has_catalog:

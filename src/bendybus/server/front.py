@@ -77,9 +77,7 @@ class Front:
         """What `/health` says."""
         budget = MemoryBudget(memory_bytes)
         self._gateway = Gateway(self.namespaces, handshake_timeout_s=handshake_timeout_s, budget=budget)
-        self._routes = _NamespaceRoutes(
-            self.namespaces, None if member is not None else ConnectionList(self._gateway), member
-        )
+        self._routes = _NamespaceRoutes(self.namespaces, ConnectionList(self._gateway), member)
         metrics = MetricsPage(
             self.namespaces, self._gateway, None if member is None else member.figures_of_others
         )
@@ -229,9 +227,8 @@ class _NamespaceRoutes(BaseRoute):
     """All routes of all namespaces: finds the namespace, and lets it find the route."""
 
     def __init__(
-        self, namespaces: Namespaces, connections: ConnectionKeeper | None, member: ClusterPart | None
+        self, namespaces: Namespaces, connections: ConnectionKeeper, member: ClusterPart | None
     ) -> None:
-        """`connections`: None for one broker of several, which knows its own only."""
         self._namespaces = namespaces
         self._connections = connections
         self._member = member
@@ -244,17 +241,18 @@ class _NamespaceRoutes(BaseRoute):
         keeper: StoreKeeper | None,
     ) -> None:
         rest = RestMessages(namespace.broker, namespace.keys)
-        member, following = self._member, None
+        member, following, others = self._member, None, None
         if member is not None:
+            others = member.others
             following = Router([rest, member.forwarding()], redirect_slashes=False)
         # Management last: what is not a message operation is an entity.
         rule_routes = AuthorizationRuleRoutes(rules, namespace.keys)
         own = [
             *fault_routes(namespace),
-            *store_routes(namespace, keeper, self._namespaces),
+            *store_routes(namespace, keeper, self._namespaces, others),
             *broker_routes(namespace, member),
-            *connection_routes(namespace, self._connections),
-            *overview_routes(namespace),
+            *connection_routes(namespace, self._connections, others),
+            *overview_routes(namespace, others),
             *pipeline_routes(namespace),
         ]
         routes = [*own, rest, rule_routes, *management_routes(namespace)]

@@ -58,10 +58,10 @@ async def exposition(
 ) -> list[bytes]:
     """All samples of these namespaces in Prometheus' text format, in pieces.
 
-    `others`: what the other broker processes of the server count, by entity.
+    `others`: what the other broker processes of the server count.
     """
     turns, samples = Turns(), _Samples()
-    own = await process_figures(namespaces, connections, budget, by_partition=by_partition and not others)
+    own = await process_figures(namespaces, connections, budget, by_partition=by_partition)
     counted: dict[tuple[str, str], float] = {}
     for name, labels, value in chain(own, *others):
         counted[name, labels] = counted.get((name, labels), 0) + value

@@ -44,9 +44,9 @@ class MetricsPage:
         self,
         namespaces: Namespaces,
         gateway: Gateway,
-        others: Callable[[], Awaitable[Sequence[ProcessFigures]]] | None = None,
+        others: Callable[[bool], Awaitable[Sequence[ProcessFigures]]] | None = None,
     ) -> None:
-        """`others` asks the other broker processes of the server."""
+        """`others` asks the other broker processes of the server, by partition or not."""
         self._namespaces = namespaces
         self._gateway = gateway
         self._others = others
@@ -80,16 +80,19 @@ class MetricsPage:
                 gateway.connections,
                 gateway.budget,
                 by_partition=by_partition,
-                others=() if self._others is None else await self._others(),
+                others=() if self._others is None else await self._others(by_partition),
             )
         # A namespace's key tells nothing about the clients of others.
         own = [each for each in self._gateway.connections if each.client.namespace is only]
         return await exposition((only,), own, by_partition=by_partition)
 
-    async def of_process(self) -> ProcessFigures:
+    async def of_process(self, by_partition: bool) -> ProcessFigures:
         """What this process counts, for the page of another."""
         gateway = self._gateway
-        return await process_figures(tuple(self._namespaces), gateway.connections, gateway.budget)
+        namespaces = tuple(self._namespaces)
+        return await process_figures(
+            namespaces, gateway.connections, gateway.budget, by_partition=by_partition
+        )
 
     def _visible(self, request: Request) -> Namespace | None:
         """The namespace to show, None for all; `Unauthorized` if the client may see none."""

@@ -5,6 +5,9 @@ them the connection string that the one-time code stands for, are written to its
 environments can be read by others. It ends when its standard input ends, so it never outlives the server.
 Requests are passed on by portal_passing.py. A server without the extra `bendybus[portal]` says how to
 install it.
+
+Of several brokers on one machine, which share a port, the first one starts the process, and the others pass
+requests on to the same socket. A broker of a cluster has a port of its own, and so a portal of its own.
 """
 
 from __future__ import annotations
@@ -16,21 +19,21 @@ import secrets
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
-from bendybus.errors import BrokerError, NotSupported, ServerBusy, Unavailable
+from bendybus.errors import BrokerError, ServerBusy, Unavailable
 from bendybus.server.portal_passing import Tunnel, pass_request
 
-__all__ = ["PORTAL_PATH", "Portal", "PortalTarget", "portal_is_installed", "refused_portal_route"]
+__all__ = ["PORTAL_PATH", "START_TIMEOUT_S", "Portal", "PortalTarget", "portal_is_installed"]
 
 logger = logging.getLogger(__name__)
 
@@ -62,10 +65,6 @@ NO_SOCKETS: Final = """This system has no Unix sockets, so the server cannot sho
 Run it beside the server: bendybus portal
 """
 
-SEVERAL_BROKERS: Final = (
-    "This server has several brokers, and the portal cannot show several yet. Start it with one broker."
-)
-
 
 def portal_is_installed() -> bool:
     return find_spec("nicegui") is not None and find_spec("bendybus_portal") is not None
@@ -84,7 +83,9 @@ class PortalTarget:
 
 
 class Portal:
-    def __init__(self) -> None:
+    def __init__(self, elsewhere: Callable[[], Awaitable[str]] | None = None) -> None:
+        """`elsewhere`: asks the broker that starts the process for its address; None if this one does."""
+        self._elsewhere = elsewhere
         self._target: PortalTarget | None = None
         self._code = ""
         self._starting: asyncio.Task[str] | None = None
@@ -153,6 +154,8 @@ class Portal:
 
     async def address(self) -> str:
         """The path of the process's socket. Starts the process if it does not run."""
+        if self._elsewhere is not None and not self._closed:
+            return await self._elsewhere()
         if self._closed or self._target is None:
             raise Unavailable("The server is starting or stopping.")
         starting = self._starting
@@ -220,22 +223,8 @@ class Portal:
             self._folder = None
 
 
-def refused_portal_route() -> BaseRoute:
-    """For one broker of several: the portal would show the connections of one of them only."""
-    return _PortalRoute(_NoPortal())
-
-
-class _NoPortal:
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await _refusal(NotSupported(SEVERAL_BROKERS))(scope, receive, send)
-
-
-class _Handler(Protocol):
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None: ...
-
-
 class _PortalRoute(BaseRoute):
-    def __init__(self, portal: _Handler) -> None:
+    def __init__(self, portal: Portal) -> None:
         self._portal = portal
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:

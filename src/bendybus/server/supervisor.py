@@ -57,6 +57,8 @@ class Supervisor:
         self._stopping = asyncio.Event()
         self._running: dict[str, asyncio.subprocess.Process] = {}
         self._ready: dict[str, asyncio.Future[str]] = {}
+        self._lines: list[str] = []
+        """What the first broker prints beside `ready`."""
         self._failed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> int:
@@ -70,7 +72,7 @@ class Supervisor:
             if shown is None:
                 self._stopping.set()
             else:
-                sys.stdout.write(f"ready {shown}\n")
+                sys.stdout.writelines([f"ready {shown}\n", *self._lines])
                 sys.stdout.flush()
                 await self._stopping.wait()
                 logger.info("stopping")
@@ -199,8 +201,12 @@ class Supervisor:
             logger.debug("broker %s ended before it was told what it is", name)
         async for line in process.stdout:
             word, _, rest = line.decode().strip().partition(" ")
-            if word == "ready" and not self._ready[name].done():
+            if self._ready[name].done():
+                continue
+            if word == "ready":
                 self._ready[name].set_result(rest)
+            elif membership.has_catalog:
+                self._lines.append(f"{word} {rest}\n")
         code = await process.wait()
         self._running.pop(name, None)
         return code

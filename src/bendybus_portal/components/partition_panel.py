@@ -22,7 +22,8 @@ def skew_of(loads: list[float]) -> float | None:
     return max(loads) * len(loads) / total if len(loads) > 1 and total > 0 else None
 
 
-def partition_panel(told: Mapping[str, Any], history: EntityHistory, broker: str) -> Html:
+def partition_panel(told: Mapping[str, Any], history: EntityHistory, server: str) -> Html:
+    """`server`: shown as the broker of all partitions, if the server has one broker."""
     partitions = told["partitions"]
     rates = [history.rates.get(each["partition"], 0.0) for each in partitions]
     depths = [float(each.get("active") or 0) for each in partitions]
@@ -37,7 +38,7 @@ def partition_panel(told: Mapping[str, Any], history: EntityHistory, broker: str
             load,
             load / total if total else 0.0,
             load / most if most else 0.0,
-            broker,
+            each.get("broker", server) or "none",
             flowing,
             told["kind"] == "topic",
         )
@@ -48,12 +49,16 @@ def partition_panel(told: Mapping[str, Any], history: EntityHistory, broker: str
 
 def _remarks(partitions: list[dict[str, Any]], skew: float | None, flowing: bool) -> Html:
     away = [str(each["partition"]) for each in partitions if not each["available"]]
-    stores = sorted({each["store"] for each in partitions if each["storeState"] != "available"})
+    # How a store is that belongs to a broker that does not answer is not known.
+    well = ("available", "unknown")
+    stores = sorted({each["store"] for each in partitions if each["storeState"] not in well})
+    brokers = sorted({each["broker"] for each in partitions if each["state"] == "unreachable"} - {""})
     remarks = EMPTY
     if away or stores:
-        affected = f"Partitions {', '.join(away)} do not answer. " if away else ""
-        what = f"{affected}Store {', '.join(stores)} is not well." if stores else affected
-        rest = " Messages without a key go to the other partitions." if len(away) < len(partitions) else ""
+        what = f"Partitions {', '.join(away)} do not answer. " if away else ""
+        what += f"Store {', '.join(stores)} is not well. " if stores else ""
+        what += f"Broker {', '.join(brokers)} is away. " if brokers else ""
+        rest = "Messages without a key go to the other partitions." if len(away) < len(partitions) else ""
         remarks = tag(
             "div", icon("warning_amber"), tag("span", what + rest), class_="banner bad", id="outage"
         )

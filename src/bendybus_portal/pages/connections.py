@@ -54,19 +54,25 @@ async def connections_page(visit: Visit) -> None:
 
 
 def _listed(told: dict[str, Any], at: float, counters: Counters, skip: int) -> Html:
-    connections = told["connections"]
+    connections, away = told["connections"], told.get("unreachableBrokers")
+    remark = EMPTY
+    if away:
+        text = f"Broker {', '.join(away)} is away. Its connections are not known."
+        remark = tag("div", icon("warning_amber"), tag("span", text), class_="banner bad", id="outage")
     if not connections:
-        return empty_state(
+        return remark or empty_state(
             "cable", "Nobody is connected", "Give an application the connection string of a policy."
         )
     columns = [
         Column("Client", _client),
+        *([Column("Broker", lambda each: str(each["broker"]))] if "broker" in connections[0] else []),
         Column("Key", lambda each: tag("span", each["key"], class_="clip"), narrow=False),
         Column("Since", lambda each: age(told["at"] - each["since"]), numeric=True, narrow=False),
         Column("Links", lambda each: _links(each, at, counters)),
         Column("Actions", lambda each: action_button("Close…", "close", each["id"], tone="danger")),
     ]
     return join(
+        remark,
         tag("p", plural(told["count"], "AMQP connection"), class_="soft above"),
         table("Connections", columns, connections),
         pager("connections", skip, PAGE, told["count"]),

@@ -200,9 +200,12 @@ class _DeadLetters:
                 if not reason:
                     current = await in_thread(describe, session.access, session.rights, path)
                     total = current.counts.get("deadLetterMessageCount")
+            new_ids, selectors = bool(ids.value), not session.rights.several_brokers
             session.jobs.start(
                 f"Resubmitting to {target}",
-                lambda job: resubmit_work(session.access, path, target, reason, bool(ids.value), job),
+                lambda job: resubmit_work(
+                    session.access, path, target, reason, new_ids, job, selectors=selectors
+                ),
                 total,
             )
 

@@ -1,4 +1,7 @@
-"""Messaging stores: health, placement, attach, drain and retire; faults on a development server."""
+"""Messaging stores: health, placement, attach, drain and retire; faults on a development server.
+
+On a server with several brokers the page shows the brokers too. Stores cannot be changed there.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from bendybus_portal.components.table import (
     pager,
     table,
 )
-from bendybus_portal.layout import Visit, button, portal_page, title_bar
+from bendybus_portal.layout import Visit, button, card, portal_page, stores_label, title_bar
 from bendybus_portal.markup import EMPTY, Html, badge, join, link, tag
 from bendybus_portal.reading import PAGE
 from bendybus_portal.sessions import Session
@@ -32,16 +35,22 @@ from bendybus_portal.shown import clock_time, number, plural, size
 __all__: list[str] = []
 
 _TONES = {"available": "good", "slow": "warn", "damaged": "warn", "away": "bad"}
+_BROKER_TONES = {"serving": "good", "away": "bad", "silent": "bad", "gone": "neutral"}
 
 
-@portal_page("/stores", lambda visit: "Stores")
+@portal_page("/stores", lambda visit: stores_label(visit.session))
 async def stores_page(visit: Visit) -> None:
     session = visit.session
     if visit.query.get("store"):
         await _one_store(visit, visit.query["store"])
         return
-    title_bar("Messaging stores", crumbs=[(session.rights.name, "/portal/")])
+    several = session.rights.several_brokers
+    title = stores_label(session) if several else "Messaging stores"
+    title_bar(title, crumbs=[(session.rights.name, "/portal/")])
     live = Live(session)
+    if several:
+        await _stores_and_brokers(session, live)
+        return
 
     async def attach() -> None:
         body = {"url": url.value.strip(), "name": name.value.strip() or None}
@@ -72,6 +81,38 @@ async def stores_page(visit: Visit) -> None:
 
     live.add(refresh)
     await live.start()
+
+
+async def _stores_and_brokers(session: Session, live: Live) -> None:
+    with card("Brokers"):
+        brokers = markup()
+    with card("Messaging stores"):
+        stores = markup()
+
+    async def refresh() -> None:
+        told = await in_thread(session.access.ask, "GET", "/$brokers")
+        brokers.put(_listed_brokers(told["brokers"]))
+        stores.put(_listed((await in_thread(session.access.ask, "GET", "/$stores"))["stores"], {}))
+
+    live.add(refresh)
+    await live.start()
+
+
+def _listed_brokers(brokers: list[dict[str, Any]]) -> Html:
+    columns = [
+        Column("Broker", lambda each: tag("strong", each["name"])),
+        Column("State", _broker_state),
+        Column("Address", lambda each: each["address"] or "this machine", narrow=False),
+        Column("Version", lambda each: str(each["version"]), narrow=False),
+        Column("Stores", lambda each: ", ".join(each["stores"]) or "none"),
+        Column("Partitions", lambda each: number(each["partitions"]), numeric=True),
+    ]
+    return table("Brokers", columns, brokers)
+
+
+def _broker_state(each: dict[str, Any]) -> Html:
+    shown = badge(each["state"].capitalize(), _BROKER_TONES.get(each["state"], "warn"))
+    return join(shown, badge("Leads")) if each["leads"] else shown
 
 
 async def _act(session: Session, clicked: ClickedAction) -> None:
@@ -106,14 +147,17 @@ async def _act(session: Session, clicked: ClickedAction) -> None:
 
 def _listed(stores: list[dict[str, Any]], faults: dict[str, str]) -> Html:
     held = sum(each["bytes"] for each in stores) or 1
+    # With several brokers stores cannot be changed.
+    several = any("broker" in each for each in stores)
     columns = [
         Column("Store", lambda each: link(each["name"], "stores", store=each["name"])),
+        *([Column("Broker", lambda each: each["broker"] or "none")] if several else []),
         Column("Kind", lambda each: str(each["kind"]), narrow=False),
         Column("State", _state),
         Column("Since (UTC)", lambda each: clock_time(each["since"]), narrow=False),
         Column("Partitions", lambda each: number(each["partitions"]), numeric=True),
         Column("Size", lambda each: _size(each, held), numeric=True, narrow=False),
-        Column("Actions", _actions),
+        *([] if several else [Column("Actions", _actions)]),
     ]
     if faults:
         columns.append(Column("Fault", lambda each: _faults(each["name"], faults.get(each["name"], "none"))))
@@ -126,7 +170,8 @@ def _listed(stores: list[dict[str, Any]], faults: dict[str, str]) -> Html:
 async def _one_store(visit: Visit, name: str) -> None:
     """What it keeps: the partitions of each entity."""
     session, skip = visit.session, visit.number("skip")
-    title_bar(name, crumbs=[(session.rights.name, "/portal/"), ("Messaging stores", "/portal/stores")])
+    above = stores_label(session) if session.rights.several_brokers else "Messaging stores"
+    title_bar(name, crumbs=[(session.rights.name, "/portal/"), (above, "/portal/stores")])
     live = Live(session)
     facts = markup(classes="stats")
     placed = markup()
@@ -138,7 +183,8 @@ async def _one_store(visit: Visit, name: str) -> None:
                 stat(
                     "State", told["state"].capitalize(), told.get("reason", ""), _TONES.get(told["state"], "")
                 ),
-                stat("Kind", str(told["kind"])),
+                *([stat("Broker", told["broker"] or "none")] if "broker" in told else []),
+                stat("Kind", told["kind"] or "–"),
                 stat("Partitions", number(told["partitions"])),
                 stat("Size", size(told["bytes"])),
             )
