@@ -38,6 +38,11 @@ def json_object(body: bytes) -> dict[str, Any]:
         read = None
     if not isinstance(read, dict):
         raise ArgumentError("The body is not a JSON object.")
+    try:
+        json.dumps(read, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        # A surrogate without its other half. It could be kept, but never be shown.
+        raise ArgumentError("The body has a text with half of a character.") from None
     return read
 
 

@@ -21,7 +21,7 @@ from bendybus.domain.entities import PREMIUM_PARTITIONS, Tier
 from bendybus.errors import ArgumentError, InvalidOperation, NotSupported
 from bendybus.namespaces import Namespace, Namespaces, check_namespace_name
 
-__all__ = ["NamespaceChanges", "NamespaceResources", "NoChanges"]
+__all__ = ["AskedNamespace", "NamespaceChanges", "NamespaceResources", "NoChanges", "read_namespace"]
 
 # Where a namespace is that nobody has given a location.
 LOCATION_DEFAULT: Final = "local"
@@ -83,7 +83,7 @@ class NoChanges:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class AskedNamespace:
     """A namespace as a request describes it; None for what it does not say."""
 
     location: str | None
@@ -118,7 +118,7 @@ class NamespaceResources:
         if self._namespaces.find(name) is not None:
             return await self._change(call, whole=True)
         call.caller.require_all(self._issuer)
-        asked = _read(name, call.body)
+        asked = read_namespace(name, call.body)
         if asked.location is None:
             raise ArgumentError(f"Namespace '{name}': 'location' is missing. Any text will do.")
         tier = asked.tier or Tier.STANDARD
@@ -136,7 +136,7 @@ class NamespaceResources:
     async def _change(self, call: Call, *, whole: bool) -> Answer:
         """Change what may change: tags and capacity. A whole description without tags removes them."""
         namespace = self._managed(call)
-        asked = _read(namespace.name, call.body)
+        asked = read_namespace(namespace.name, call.body)
         if whole:
             asked = replace(asked, tags=asked.tags or {})
         _refuse_changes(namespace, asked)
@@ -174,7 +174,8 @@ class NamespaceResources:
 # -- reading ------------------------------------------------------------------------
 
 
-def _read(name: str, body: Mapping[str, Any]) -> _Asked:
+def read_namespace(name: str, body: Mapping[str, Any]) -> AskedNamespace:
+    """The namespace that a body describes; what it cannot be here is refused."""
     where = f"Namespace '{name}'"
     refuse_unknown(where, body, (*SHOWN_ONLY, "location", "tags", "sku", "identity", "properties"))
     identity = member(body, "identity", dict) or {}
@@ -192,7 +193,7 @@ def _read(name: str, body: Mapping[str, Any]) -> _Asked:
     if partitions not in (None, 0, *PREMIUM_PARTITIONS):
         raise ArgumentError(f"{where}: {own[0]} is {partitions}; allowed are 1, 2, 4.")
     sku = member(body, "sku", dict) or {}
-    return _Asked(
+    return AskedNamespace(
         member(body, "location", str),
         _read_tags(where, member(body, "tags", dict)),
         _read_tier(where, sku),
@@ -230,7 +231,7 @@ def _read_tags(where: str, given: Mapping[str, Any] | None) -> dict[str, str] | 
     return dict(given)
 
 
-def _refuse_changes(namespace: Namespace, asked: _Asked) -> None:
+def _refuse_changes(namespace: Namespace, asked: AskedNamespace) -> None:
     broker, where = namespace.broker, f"Namespace '{namespace.name}'"
     kept = broker.kept_resource().get("location")
     if asked.location is not None and kept is not None and _place(asked.location) != _place(str(kept)):
@@ -253,7 +254,7 @@ def _place(location: str) -> str:
     return location.replace(" ", "").lower()
 
 
-async def _keep(namespace: Namespace, asked: _Asked) -> None:
+async def _keep(namespace: Namespace, asked: AskedNamespace) -> None:
     kept = namespace.broker.kept_resource()
     said = {"location": asked.location, "tags": asked.tags, "capacity": asked.capacity}
     wanted = {**kept, **{name: value for name, value in said.items() if value is not None}}

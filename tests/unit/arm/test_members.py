@@ -36,3 +36,9 @@ def test_an_unknown_member_is_refused_unless_it_is_null():
     refuse_unknown("The body", {"Known": 1, "other": None}, ["known"])
     with pytest.raises(ArgumentError, match="The body has the unknown member 'other'"):
         refuse_unknown("The body", {"other": False}, ["known"])
+
+
+@pytest.mark.parametrize("body", [rb'{"tags": {"a": "\ud800"}}', rb'{"\udc00": 1}'])
+def test_a_text_that_no_answer_can_have_is_refused(body):
+    with pytest.raises(ArgumentError, match="half of a character"):
+        json_object(body)
