@@ -52,7 +52,8 @@ COMMON_FIELDS: Final[Mapping[str, str]] = {
     "event": "the name of the event",
     "by": "the authorization rule whose key was used, `NAME` or `NAME@ENTITY`; `jwt:SUBJECT` for a JSON Web "
     "Token; `server`, `Config.json`, `AutoDeleteOnIdle` or `temporary` (the end of a temporary entity) for "
-    "what the server does itself; empty if the client has not proved who it is",
+    "what the server does itself; `any-token` for a client that `--arm-any-token` let in; empty if the "
+    "client has not proved who it is",
     "peer": "the address of the client",
     "namespace": "the namespace, as far as it is known",
 }
@@ -91,6 +92,7 @@ EVENTS: Final[Mapping[str, Event]] = {
     ),
     "namespace-emptied": Event("all messages of all entities were deleted (`POST /$reset`)"),
     "namespace-created": Event("a namespace was created while the server runs"),
+    "namespace-updated": Event("the location or the tags of a namespace were changed"),
     "namespace-deleted": Event("a namespace was deleted with all its entities and messages"),
     "store-attached": Event("a messaging store was attached", ("store",)),
     "broker-drain-begun": Event("a broker gives its messaging stores to others", ("broker",)),

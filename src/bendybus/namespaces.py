@@ -79,6 +79,10 @@ class Namespaces:
     def __contains__(self, name: str) -> bool:
         return name.lower() in self._by_name
 
+    def find(self, name: str) -> Namespace | None:
+        """The namespace of that name, in any case."""
+        return self._by_name.get(name.lower())
+
     def add(self, namespace: Namespace) -> None:
         assert namespace.name not in self, f"there are two namespaces called {namespace.name}"
         self._by_name[namespace.name.lower()] = namespace

@@ -24,6 +24,7 @@ NAMES: Final = (
     "http_head",
     "sql_rules",
     "atom",
+    "resources",
     "tokens",
 )
 

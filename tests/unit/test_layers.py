@@ -36,13 +36,17 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("amqp", "audit", "atom", "domain", "store", "broker", "auth"),
         *("http_bodies", "namespaces", "errors", "names"),
     },
+    "arm": {
+        *("admin", "atom", "audit", "auth", "broker", "domain", "http_bodies", "namespaces"),
+        *("errors", "names"),
+    },
     "rest": {"amqp", "domain", "broker", "auth", "envelope", "http_bodies", "errors", "names"},
     "client": {"amqp", "engine", "auth", "errors", "session_ids"},
     "management": {"amqp", "atom", "domain", "auth", "errors", "names"},
     "operations": {"amqp", "client", "domain", "management", "errors", "names"},
     "server": {
         *("amqp", "engine", "domain", "store", "broker", "auth", "envelope", "namespaces"),
-        *("cluster", "gateway", "admin", "rest", "atom", "audit", "http_bodies", "errors", "names"),
+        *("cluster", "gateway", "admin", "arm", "rest", "atom", "audit", "http_bodies", "errors", "names"),
     },
     "testing": {
         *("amqp", "domain", "store", "broker", "auth", "envelope", "namespaces"),

@@ -30,6 +30,8 @@ COVERS = {
     "unit/admin/test_azure_values.py": "admin/fields admin/topic_routes admin/topics",
     "interop/test_administration.py": "admin/totals",
     "interop/test_topic_administration.py": "broker/entity",
+    "interop/test_resource_manager.py": "arm/authorization_resources arm/entity_resources "
+    "arm/namespace_resources arm/routes",
     "unit/admin/test_connections.py": "admin/connection_routes gateway/connection_list",
     "unit/admin/test_overview.py": "admin/entity_parts admin/overview_routes admin/pages",
     "unit/admin/test_pipelines.py": "admin/pipeline_routes management/run_reports",

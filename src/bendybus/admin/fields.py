@@ -40,9 +40,11 @@ from bendybus.errors import ArgumentError
 from bendybus.names import EntityPath, Instant
 
 __all__ = [
+    "READERS",
     "Shown",
     "boolean",
     "check_elements",
+    "divide_size",
     "left_out",
     "read_as_sent",
     "read_new",
@@ -112,7 +114,8 @@ def _entity_path(text: str) -> EntityPath:
     return EntityPath((rest.partition("/")[2] if separator else text).strip("/"))
 
 
-_READERS: Final[Mapping[ValueType, Callable[[str], object]]] = {
+# A value from its text.
+READERS: Final[Mapping[ValueType, Callable[[str], object]]] = {
     ValueType.BOOLEAN: boolean,
     ValueType.INTEGER: _whole_number,
     ValueType.DURATION: _bounded_duration,
@@ -131,7 +134,7 @@ def read_values(label: str, elements: Mapping[str, Element], properties: Propert
         text = elements[row.name].text.strip() if row.name in elements else ""
         if text:
             try:
-                values[row.field] = _READERS[row.type](text)
+                values[row.field] = READERS[row.type](text)
             except ArgumentError as reason:
                 raise ArgumentError(f"{label}: {row.name} is '{text[:60]}'; {reason}.") from None
     return values
@@ -198,7 +201,7 @@ def read_new(kind: type[D], path: str, elements: Mapping[str, Element], tier: Ti
     values = _read_sendable(_label(kind, path), elements, kind.PROPERTIES)
     values["as_sent"] = read_as_sent(elements, kind.PROPERTIES)
     if tier is not Tier.PREMIUM and values.get(ENABLE_PARTITIONING.field):
-        _divide_size(values)
+        divide_size(values)
     return kind(EntityPath(path), **values)
 
 
@@ -208,7 +211,7 @@ def read_update(current: D, elements: Mapping[str, Element], partitions: int) ->
     values = _read_sendable(current.label, elements, properties, current.authorization_rules)
     values["as_sent"] = {**current.as_sent, **read_as_sent(elements, properties)}
     if partitions == STANDARD_PARTITIONS:
-        _divide_size(values)
+        divide_size(values)
     return replace(current, **(left_out(properties) | values))
 
 
@@ -228,7 +231,7 @@ def _read_sendable(
     return values
 
 
-def _divide_size(values: dict[str, Any]) -> None:
+def divide_size(values: dict[str, Any]) -> None:
     """A size may be that of all 16 partitions together, or that of one (P-08)."""
     if MAX_SIZE.field in values:
         one_mb, rest = divmod(values[MAX_SIZE.field], STANDARD_PARTITIONS)
@@ -265,7 +268,7 @@ def _as_sent(description: EntityDescription, row: Property, value: object) -> st
         return None
     if row is AUTO_DELETE_ON_IDLE and getattr(description, FORWARD_TO.field, None) is not None:
         return text
-    return text if _READERS[row.type](text) == value else None
+    return text if READERS[row.type](text) == value else None
 
 
 def shown_times(entity: Queue | Topic) -> tuple[Shown, ...]:

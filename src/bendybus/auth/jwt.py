@@ -37,6 +37,9 @@ __all__ = ["DEFAULT_AUDIENCES", "KeySet", "PublicKey", "PublicKeys", "TrustedIss
 # What Azure's clients ask tokens for, and the id of Service Bus in Entra ID, which some tokens have instead.
 DEFAULT_AUDIENCES: Final = ("https://servicebus.azure.net", "80a10ef9-8168-493d-abf9-3297c4ef6e3c")
 
+# What Azure's management tools ask tokens for.
+RESOURCE_MANAGER_AUDIENCES: Final = ("https://management.azure.com", "https://management.core.windows.net")
+
 # One tenant of Entra ID has two names: its tokens of version 1 have the first, those of version 2 the second.
 _TENANT: Final = re.compile(
     r"https://(sts\.windows\.net|login\.microsoftonline\.(?:com|us))/([\w.-]+)(?:/v2\.0)?/?", re.IGNORECASE
@@ -147,6 +150,15 @@ class TrustedIssuer:
         if audiences == DEFAULT_AUDIENCES:
             audiences = (*audiences, f"https://{name.lower()}.servicebus.windows.net")
         return replace(self, audiences=audiences, roles=[*self.roles, *roles])
+
+    def of_resource_manager(self) -> TrustedIssuer:
+        """For requests to the resource manager (arm/), whose clients ask for tokens with another audience.
+
+        An audience that the operator has set is the only one there too.
+        """
+        if not set(DEFAULT_AUDIENCES) <= set(self.audiences):
+            return self
+        return replace(self, audiences=(*self.audiences, *RESOURCE_MANAGER_AUDIENCES))
 
     def reaching(self, path: str) -> TrustedIssuer:
         """Only with the roles whose scope covers `path` (auth/key_ring.py has the same for keys)."""

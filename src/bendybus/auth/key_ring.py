@@ -57,6 +57,9 @@ class Issuer(Protocol):
     def reaching(self, path: str) -> Issuer:
         """Only with what it may say about `path` and above."""
 
+    def of_resource_manager(self) -> Issuer:
+        """For requests to the resource manager, whose clients ask for tokens with another audience."""
+
     def rights(self, text: str, path: str, now: Instant) -> tuple[Right, Instant, str]:
         """What a token gives over `path`, until when, and to whom; `Unauthorized` when nothing."""
 

@@ -283,3 +283,16 @@ class Broker:
             record_authorization_rules("", self.authorization_rules, checked)
             self.authorization_rules = checked
             await self.entities.elsewhere.namespace_changed()
+
+    # -- what tools keep about the namespace --------------------------------------
+
+    async def keep_resource(self, facts: Mapping[str, object]) -> None:
+        """Keep what a management tool says about the namespace as a whole, such as its tags (arm/)."""
+        async with self.entities.changing:
+            described = {**self.catalog.namespace(), "resource": dict(facts)}
+            await asyncio.to_thread(self.catalog.describe_namespace, described)
+            audit.record("namespace-updated")
+
+    def kept_resource(self) -> Mapping[str, object]:
+        kept = self.catalog.namespace().get("resource")
+        return kept if isinstance(kept, dict) else {}

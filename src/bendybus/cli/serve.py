@@ -28,6 +28,7 @@ BROKERS_MAX: Final = 64
 EXIT_SETUP: Final = 2
 
 _SWITCH: Final = {"true": True, "false": False}
+_COUNTS: Final = {str(count): count for count in PREMIUM_PARTITIONS}
 _FILE: Final = click.Path(path_type=Path)
 
 T = TypeVar("T")
@@ -175,6 +176,11 @@ class _Assignment(click.ParamType[str]):
 )
 @click.option("--no-portal", is_flag=True, help="Do not serve the portal at /portal.")
 @click.option("--development", is_flag=True, help="For tests: allow 'bendybus fault' and POST /$reset.")
+@click.option(
+    "--arm-any-token",
+    is_flag=True,
+    help="For tests: Azure's management tools may use any token, on this machine. Needs --development.",
+)
 @click.option("--log-level", default="info", show_default=True, help="debug, info, warning or error.")
 @click.option("--log-format", default="text", show_default=True, help="text, or json: one object per line.")
 @click.option(
@@ -210,6 +216,7 @@ def serve(
     memory: str | None,
     no_portal: bool,
     development: bool,
+    arm_any_token: bool,
     log_level: str,
     log_format: str,
     audit_log: Path | None,
@@ -222,8 +229,7 @@ def serve(
     """
     try:
         tiers = _by_namespace("--tier", tier, {str(each): each for each in Tier})
-        counts = {str(count): count for count in PREMIUM_PARTITIONS}
-        partitions = _by_namespace("--premium-messaging-partitions", premium_messaging_partitions, counts)
+        partitions = _by_namespace("--premium-messaging-partitions", premium_messaging_partitions, _COUNTS)
         without_keys = _by_namespace("--disable-local-auth", disable_local_auth, _SWITCH)
         settings = Settings(
             data=data,
@@ -252,6 +258,7 @@ def serve(
             jwt_roles=jwt_role,
             portal=not no_portal,
             development=development,
+            arm_any_token=arm_any_token,
             stall_after_s=stall_after,
             memory=memory,
             log_level=log_level,

@@ -28,6 +28,8 @@ from starlette.routing import BaseRoute
 
 from bendybus import audit
 from bendybus.admin.authorization_rules import AuthorizationRules, RootRule
+from bendybus.arm.namespace_resources import NoChanges
+from bendybus.arm.routes import ResourceManagerOptions
 from bendybus.auth.connection_strings import ConnectionString
 from bendybus.auth.key_ring import KeyRing
 from bendybus.broker.broker import Broker
@@ -49,7 +51,7 @@ from bendybus.server.local_auth import has_local_auth
 from bendybus.server.logs import start_log
 from bendybus.server.memory_limit import memory_limit
 from bendybus.server.namespace_keeper import NamespaceKeeper, OpenedNamespace
-from bendybus.server.namespace_routes import namespace_routes, refused_namespace_routes
+from bendybus.server.namespace_routes import ONE_NAMESPACE, namespace_routes, refused_namespace_routes
 from bendybus.server.naming import namespace_folders
 from bendybus.server.portal import PORTAL_PATH, Portal, PortalTarget, portal_is_installed
 from bendybus.server.settings import STORES_DEFAULT, Settings, is_loopback, refuse_exposed_keys
@@ -150,6 +152,7 @@ class Server:
             take_over=None if portal is None else portal.tunnel,
             memory_bytes=self._memory_bytes(),
             member=self._member,
+            resource_manager=self._resource_manager(keeper, issuer),
         )
         exits.push_async_callback(front.close)
         exits.push_async_callback(backups.stop)
@@ -187,6 +190,17 @@ class Server:
         if self._member is not None:
             return [*refused_backup_routes(), *refused_namespace_routes(), *routes]
         return [*backup_routes(backups, operator_key), *namespace_routes(keeper, operator_key), *routes]
+
+    def _resource_manager(
+        self, keeper: NamespaceKeeper, issuer: TrustedIssuer | None
+    ) -> ResourceManagerOptions:
+        settings = self._settings
+        return ResourceManagerOptions(
+            changes=keeper if self._member is None else NoChanges(ONE_NAMESPACE),
+            issuer=issuer,
+            any_token=settings.arm_any_token,
+            tls_only=settings.require_tls,
+        )
 
     def _memory_bytes(self) -> int:
         """The connections' memory. Several brokers share it equally."""

@@ -28,6 +28,7 @@ from bendybus.server.forwarded_http import (
     ForwardedRequest,
     ForwardedResponse,
     ForwardingRoute,
+    Refuse,
     serve_forwarded,
 )
 from bendybus.store.catalog import Catalog
@@ -91,9 +92,9 @@ class ClusterPart(ABC):
     def own_calls(self) -> Calls:
         return {HTTP_CALL: self._serve_http, QUESTION_CALL: self.others.serve}
 
-    def forwarding(self) -> ForwardingRoute:
+    def forwarding(self, refuse: Refuse | None = None) -> ForwardingRoute:
         """Passes management on to the broker that has the catalog, when it is not this one."""
-        return ForwardingRoute(lambda: self.cluster.leader)
+        return ForwardingRoute(lambda: self.cluster.leader, refuse)
 
     def answer_with(self, app: ASGIApp, figures: Callable[[bool], Awaitable[ProcessFigures]]) -> None:
         """How requests that other brokers pass on are answered, and what this process counts."""

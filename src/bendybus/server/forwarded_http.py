@@ -7,7 +7,7 @@ where the request is served. Messages over HTTP are not passed on: every broker 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 from starlette.requests import Request
@@ -22,7 +22,17 @@ from bendybus.cluster.peers import Peer
 from bendybus.errors import BrokerError
 from bendybus.http_bodies import RequestBody
 
-__all__ = ["HTTP_CALL", "ForwardedRequest", "ForwardedResponse", "ForwardingRoute", "serve_forwarded"]
+__all__ = [
+    "HTTP_CALL",
+    "ForwardedRequest",
+    "ForwardedResponse",
+    "ForwardingRoute",
+    "Refuse",
+    "serve_forwarded",
+]
+
+Refuse: TypeAlias = Callable[[BrokerError, str], Response]
+"""The response to a request, by its path, that cannot be passed on."""
 
 HTTP_CALL: Final = "http"
 
@@ -50,9 +60,10 @@ class ForwardedResponse(msgspec.Struct, array_like=True, frozen=True):
 class ForwardingRoute(BaseRoute):
     """Matches every request, and lets another broker answer it."""
 
-    def __init__(self, leader: Callable[[], Peer]) -> None:
+    def __init__(self, leader: Callable[[], Peer], refuse: Refuse | None = None) -> None:
         """`leader`: the broker that has the catalog now; `Unavailable` if there is none."""
         self._leader = leader
+        self._refuse: Refuse = refuse or (lambda refusal, path: error_response(refusal, path, now()))
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         return (Match.FULL if scope["type"] == "http" else Match.NONE), {}
@@ -79,7 +90,7 @@ class ForwardingRoute(BaseRoute):
             )
             answer = await self._leader().call(HTTP_CALL, forwarded, ForwardedResponse)
         except BrokerError as refusal:
-            response = error_response(refusal, request.url.path.strip("/"), now())
+            response = self._refuse(refusal, request.url.path.strip("/"))
         else:
             response = Response(answer.body, answer.status)
             response.raw_headers = answer.headers

@@ -31,12 +31,16 @@ from bendybus.admin.overview_routes import overview_routes
 from bendybus.admin.pipeline_routes import pipeline_routes
 from bendybus.admin.routes import management_routes
 from bendybus.admin.store_routes import store_routes
+from bendybus.arm.errors import refused
+from bendybus.arm.resources import is_resource_request
+from bendybus.arm.routes import ResourceManager, ResourceManagerOptions
 from bendybus.gateway.connection_list import ConnectionList
 from bendybus.gateway.gateway import Gateway
 from bendybus.gateway.memory_budget import MemoryBudget
 from bendybus.namespaces import Namespace, Namespaces
 from bendybus.rest.routes import RestMessages
 from bendybus.server.cluster_part import ClusterPart
+from bendybus.server.forwarded_http import Refuse
 from bendybus.server.http import HEALTH_PATH, Health, http_app, watching_app
 from bendybus.server.http_protocol import HttpHost, TakeOver
 from bendybus.server.listener import Listener
@@ -65,6 +69,7 @@ class Front:
         operators_routes: Sequence[BaseRoute] = (),
         take_over: TakeOver | None = None,
         member: ClusterPart | None = None,
+        resource_manager: ResourceManagerOptions | None = None,
     ) -> None:
         """`operators_routes`: what belongs to the server and to no namespace.
 
@@ -78,6 +83,9 @@ class Front:
         budget = MemoryBudget(memory_bytes)
         self._gateway = Gateway(self.namespaces, handshake_timeout_s=handshake_timeout_s, budget=budget)
         self._routes = _NamespaceRoutes(self.namespaces, ConnectionList(self._gateway), member)
+        self._resource_manager = ResourceManager(
+            self.namespaces, resource_manager or ResourceManagerOptions()
+        )
         metrics = MetricsPage(
             self.namespaces, self._gateway, None if member is None else member.figures_of_others
         )
@@ -86,7 +94,7 @@ class Front:
             health=self._health,
             metrics=metrics.show if member is None else _where_the_catalog_is(member, metrics.show),
             # Last: every path may be an entity's.
-            routes=[*operators_routes, self._routes],
+            routes=[_ResourceRoute(self._resource_manager.answer, member), *operators_routes, self._routes],
         )
         if member is not None:
             member.answer_with(app, metrics.of_process)
@@ -128,12 +136,14 @@ class Front:
         """
         self.namespaces.add(namespace)
         self._routes.admit(namespace, rules, keeper)
+        self._resource_manager.admit(namespace, rules)
         self._gateway.admit(namespace)
 
     def dismiss(self, namespace: Namespace) -> None:
         """Disconnect the clients of this namespace. Its broker may then be stopped."""
         self.namespaces.remove(namespace)
         self._routes.dismiss(namespace)
+        self._resource_manager.dismiss(namespace)
         self._gateway.dismiss(namespace)
 
     async def open(self, addresses: Iterable[tuple[str, int]]) -> list[int]:
@@ -181,9 +191,9 @@ class Front:
         await self._listener.close()
 
 
-def _where_the_catalog_is(member: ClusterPart, show: Answer) -> Answer:
-    """The broker that has the catalog answers."""
-    forwarding = member.forwarding()
+def _where_the_catalog_is(member: ClusterPart, show: Answer, refuse: Refuse | None = None) -> Answer:
+    """The broker that has the catalog answers. `refuse`: how it is said that there is none."""
+    forwarding = member.forwarding(refuse)
 
     async def answer(request: Request) -> Response:
         return await (show(request) if member.has_catalog else forwarding.answer(request))
@@ -200,6 +210,25 @@ def _only_over_tls(take_over: TakeOver) -> TakeOver:
         return take_over(method, url, headers, scheme) if scheme == "https" else None
 
     return take_over_tls
+
+
+class _ResourceRoute(BaseRoute):
+    """Requests to the resource manager, of all namespaces."""
+
+    def __init__(self, answer: Answer, member: ClusterPart | None) -> None:
+        self._answer = answer
+        if member is not None:
+            self._answer = _where_the_catalog_is(member, answer, lambda error, path: refused(error))
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        found = scope["type"] == "http" and is_resource_request(
+            scope["path"], scope["query_string"].decode("latin-1")
+        )
+        return (Match.FULL if found else Match.NONE), {}
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await self._answer(Request(scope, receive))
+        await response(scope, receive, send)
 
 
 class _KnownPeer:

@@ -18,6 +18,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from bendybus.admin.documents import error_document
+from bendybus.arm.resources import is_resource_path
 from bendybus.atom import ERROR_TYPE
 from bendybus.server.websocket import serve_amqp
 
@@ -29,9 +30,17 @@ WEBSOCKET_PATHS = ("/$servicebus/websocket", "/$servicebus/websocket/")
 HEALTH_PATH = "/health"
 METRICS_PATH = "/metrics"
 
+
 # What no queue or topic may be called: a request for it would never reach it. Names that begin with a
 # dollar sign are refused anyway.
-RESERVED_NAMES = frozenset(path.strip("/").lower() for path in (HEALTH_PATH, METRICS_PATH, *WEBSOCKET_PATHS))
+class _ReservedNames(frozenset[str]):
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or (isinstance(name, str) and is_resource_path(name))
+
+
+RESERVED_NAMES = _ReservedNames(
+    path.strip("/").lower() for path in (HEALTH_PATH, METRICS_PATH, *WEBSOCKET_PATHS)
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,13 @@ class NamespaceKeeper:
             for number, opened in enumerate(self._opened.values())
         ]
 
-    async def create(self, name: str, tier: Tier | None, premium_partitions: int | None) -> None:
+    async def create(
+        self,
+        name: str,
+        tier: Tier | None,
+        premium_partitions: int | None,
+        disable_local_auth: bool | None = None,
+    ) -> None:
         """Create a namespace and serve it. It is there again after a restart."""
         front = self._front
         assert front is not None, "the server accepts no requests before its front is open"
@@ -113,7 +119,12 @@ class NamespaceKeeper:
             except ConfigError as refusal:
                 raise InvalidOperation(f"{refusal}.") from None
             folder = self._folder.of_namespace(name)
-            config = NamespaceConfig(name, tier=tier, premium_partitions=premium_partitions)
+            config = NamespaceConfig(
+                name,
+                tier=tier,
+                premium_partitions=premium_partitions,
+                disable_local_auth=disable_local_auth,
+            )
             # What a crash left of an earlier attempt.
             await asyncio.to_thread(folder.remove)
             try:

@@ -21,7 +21,11 @@ from bendybus.http_bodies import json_body
 from bendybus.server.namespace_keeper import NamespaceKeeper
 from bendybus.server.operator import Answer, operator_route, refused_route
 
-__all__ = ["namespace_routes", "refused_namespace_routes"]
+__all__ = ["ONE_NAMESPACE", "namespace_routes", "refused_namespace_routes"]
+
+ONE_NAMESPACE: Final = (
+    "This server has several brokers, and those serve one namespace. Start it with one broker."
+)
 
 ALL: Final = "/$namespaces"
 ONE: Final = "/$namespaces/{name}"
@@ -50,8 +54,7 @@ def namespace_routes(keeper: NamespaceKeeper, operator_key: str) -> list[BaseRou
 
 def refused_namespace_routes() -> list[BaseRoute]:
     """For one broker of several."""
-    why = "This server has several brokers, and those serve one namespace. Start it with one broker."
-    return [refused_route(ALL, ["GET"], why), refused_route(ONE, ["PUT", "DELETE"], why)]
+    return [refused_route(ALL, ["GET"], ONE_NAMESPACE), refused_route(ONE, ["PUT", "DELETE"], ONE_NAMESPACE)]
 
 
 def _tier(body: object) -> tuple[Tier | None, int | None]:

@@ -103,6 +103,8 @@ class Settings:
     """What principals of its tokens may do, `WHO=WHAT[@SCOPE]`, besides Azure's own three roles."""
     development: bool = False
     """Whether faults may be switched on: for people who test their own applications."""
+    arm_any_token: bool = False
+    """Whether the resource manager (arm/) accepts any token of a client on this machine."""
     portal: bool = True
     """Whether `/portal` shows the portal."""
     stall_after_s: float = STALL_AFTER_S
@@ -153,6 +155,11 @@ class Settings:
             raise ConfigError("--jwt-issuer and --jwt-keys go together: one was given without the other")
         if self.jwt_issuer is None and (self.jwt_audiences or self.jwt_roles):
             raise ConfigError("--jwt-audience and --jwt-role say nothing without --jwt-issuer")
+        if self.arm_any_token and not (self.development and is_loopback(self.host)):
+            raise ConfigError(
+                "--arm-any-token lets every program on this machine manage all namespaces: it needs "
+                "--development, and a --host that other machines cannot reach"
+            )
         if self.sas_key is not None:
             if not self.sas_key.strip():
                 raise ConfigError(f"{SAS_KEY_VARIABLE} is set but empty; unset it, or give it a key")

@@ -50,6 +50,8 @@ def test_the_well_known_key_is_refused_among_others() -> None:
         ({"premium_partitions": 3}, "allowed are 1, 2, 4"),
         ({"handshake_timeout_s": 0}, "must be more than 0"),
         ({"connections_max": 0}, "connections_max is 0"),
+        ({"arm_any_token": True}, "--arm-any-token lets every program"),
+        ({"arm_any_token": True, "development": True, "host": "0.0.0.0"}, "--arm-any-token lets every"),
     ],
 )
 def test_what_cannot_be_is_refused_with_what_can(wrong: dict[str, object], told: str) -> None:
