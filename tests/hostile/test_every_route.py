@@ -242,6 +242,7 @@ MANAGEMENT_RIGHTS: Final = {
     "bendybus:consumer-lease": "Listen",
     "bendybus:peek": "Listen",
     "bendybus:purge": "Listen",
+    "bendybus:replay": "Listen",
 }
 
 SENDS, RECEIVES = True, False

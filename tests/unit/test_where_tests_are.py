@@ -97,6 +97,8 @@ COVERS = {
     "unit/gateway/test_session_receiver.py": "broker/holders gateway/session_filters",
     # The command line, as processes.
     "cli/test_connections.py": "cli/connection",
+    "cli/test_replay.py": "cli/replay operations/replaying",
+    "interop/test_replay.py": "gateway/management/replaying",
     "cli/test_filters.py": "cli/cancel gateway/management/filtering operations/deferred",
     "cli/test_namespaces.py": "cli/namespace server/namespace_keeper server/namespace_routes",
     "cli/test_policies.py": "cli/policy",

@@ -229,6 +229,9 @@ def _shown_entity(entity: Queue | Topic) -> dict[str, object]:
         "active": totals.active,
         "scheduled": totals.scheduled,
         "deadLetters": totals.dead_letters,
+        # Kept after their completion, and counted nowhere else.
+        "completed": totals.completed,
+        "completedBytes": totals.completed_bytes,
         "sizeBytes": totals.size_bytes,
         "maxSizeBytes": effective_max_size_mb(description, len(entity.hosts)) * 1024 * 1024,
         "arrived": sum(
@@ -252,6 +255,8 @@ def _shown_subscription(subscription: Subscription) -> dict[str, object]:
         "limited": totals.limited,
         "active": totals.active,
         "deadLetters": totals.dead_letters,
+        "completed": totals.completed,
+        "completedBytes": totals.completed_bytes,
         "sessions": description.requires_session,
         "maxDeliveryCount": description.max_delivery_count,
         "forwardTo": description.forward_to,
@@ -282,6 +287,7 @@ def _shown_partition(host: PartitionHost) -> dict[str, object]:
         "scheduled": counts.scheduled,
         "locked": counts.locked,
         "deadLetters": letters.active + letters.deferred,
+        "completed": partition.counts(SubQueue.COMPLETED).active,
         "sizeBytes": partition.size_bytes,
         "arrived": _arrived(partition.next_sequence_number),
         # Of those that can be received; None if there is none.
