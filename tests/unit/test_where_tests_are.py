@@ -99,6 +99,7 @@ COVERS = {
     "cli/test_connections.py": "cli/connection",
     "cli/test_replay.py": "cli/replay operations/replaying",
     "interop/test_replay.py": "gateway/management/replaying",
+    "interop/test_telemetry.py": "gateway/observer server/telemetry telemetry/pipeline",
     "cli/test_filters.py": "cli/cancel gateway/management/filtering operations/deferred",
     "cli/test_namespaces.py": "cli/namespace server/namespace_keeper server/namespace_routes",
     "cli/test_policies.py": "cli/policy",

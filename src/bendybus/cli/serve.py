@@ -175,6 +175,12 @@ class _Assignment(click.ParamType[str]):
 )
 @click.option("--no-portal", is_flag=True, help="Do not serve the portal at /portal.")
 @click.option("--development", is_flag=True, help="For tests: allow 'bendybus fault' and POST /$reset.")
+@click.option(
+    "--telemetry",
+    is_flag=True,
+    envvar="BENDYBUS_TELEMETRY",
+    help="Export traces, metrics and logs over OTLP, as OTEL_ variables say; needs bendybus[otel].",
+)
 @click.option("--log-level", default="info", show_default=True, help="debug, info, warning or error.")
 @click.option("--log-format", default="text", show_default=True, help="text, or json: one object per line.")
 @click.option(
@@ -210,6 +216,7 @@ def serve(
     memory: str | None,
     no_portal: bool,
     development: bool,
+    telemetry: bool,
     log_level: str,
     log_format: str,
     audit_log: Path | None,
@@ -217,8 +224,7 @@ def serve(
 ) -> None:
     """Run the broker until SIGTERM or Ctrl+C.
 
-    The root key comes from the environment variable BENDYBUS_SAS_KEY. Without it, a key
-    is made and kept in the data folder.
+    The root key is in the variable BENDYBUS_SAS_KEY. Without it, a key is made and kept in the data folder.
     """
     try:
         tiers = _by_namespace("--tier", tier, {str(each): each for each in Tier})
@@ -254,6 +260,7 @@ def serve(
             development=development,
             stall_after_s=stall_after,
             memory=memory,
+            telemetry=telemetry,
             log_level=log_level,
             log_format=log_format,
             audit_log=audit_log,

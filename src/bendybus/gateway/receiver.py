@@ -252,6 +252,8 @@ class Receiver:
             )
 
     def _send(self, messages: Sequence[Message], payloads: Sequence[bytes]) -> None:
+        if (observer := self._connection.observer) is not None:
+            observer.delivering(self._queue.path, messages, payloads)
         deletes = self._deletes
         self._link.send(
             [
