@@ -90,6 +90,9 @@ EVENTS: Final[Mapping[str, Event]] = {
     "messages-deleted": Event(
         "a batch of messages was deleted by request, as `bendybus purge` does", ("entity", "messages"), True
     ),
+    "messages-replayed": Event(
+        "completed messages were put back by request, as `bendybus replay` does", ("entity", "messages"), True
+    ),
     "namespace-emptied": Event("all messages of all entities were deleted (`POST /$reset`)"),
     "namespace-created": Event("a namespace was created while the server runs"),
     "namespace-updated": Event("the location or the tags of a namespace were changed"),

@@ -47,6 +47,7 @@ HOLDERS: Final = {"Send": "sends", "Listen": "listens", "Manage": "owns", "any":
 OTHERS: Final = {"Send": "listens", "Listen": "sends", "Manage": "uses"}
 
 LOCK: Final = "1/7f2c1b8e-6b1c-4b52-9a3f-0d6a1f1f4a11"
+SESSION: Final = "s/7f2c1b8e-6b1c-4b52-9a3f-0d6a1f1f4a11"
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,12 @@ REST: Final = {
     Operation.DEAD_LETTER: Asked("POST", f"q/messages/{LOCK}/deadletter", "Listen"),
     Operation.LOCK_DEFERRED: Asked("POST", "q/messages/deferred/1", "Listen"),
     Operation.TAKE_DEFERRED: Asked("DELETE", "q/messages/deferred/1", "Listen"),
+    Operation.ACCEPT_SESSION: Asked("POST", "q/sessions/s", "Listen"),
+    Operation.RENEW_SESSION: Asked("POST", f"q/sessions/{SESSION}", "Listen"),
+    Operation.RELEASE_SESSION: Asked("DELETE", f"q/sessions/{SESSION}", "Listen"),
+    Operation.GET_STATE: Asked("GET", f"q/sessions/{SESSION}/state", "Listen"),
+    Operation.SET_STATE: Asked("PUT", f"q/sessions/{SESSION}/state", "Listen"),
+    Operation.CLEAR_STATE: Asked("DELETE", f"q/sessions/{SESSION}/state", "Listen"),
 }
 RULES: Final = [
     Asked("GET", "q/$authorizationRules", "Manage"),
@@ -242,6 +249,7 @@ MANAGEMENT_RIGHTS: Final = {
     "bendybus:consumer-lease": "Listen",
     "bendybus:peek": "Listen",
     "bendybus:purge": "Listen",
+    "bendybus:replay": "Listen",
 }
 
 SENDS, RECEIVES = True, False

@@ -134,3 +134,42 @@ def test_a_message_is_deferred_and_received_over_http(bus: SdkBus) -> None:
         status, told, body = ask("POST", f"/{queue}/messages/deferred/{number}")
         assert (status, body) == (201, b"hello")
         assert ask("DELETE", urlsplit(told["Location"]).path)[0] == 200
+
+
+@pytest.mark.row("B-06")
+@on_each_kind
+def test_a_session_is_accepted_received_from_and_given_a_state_over_http(bus: SdkBus) -> None:
+    queue = bus.queue(requires_session=True)
+    bus.sender(queue).send_messages([ServiceBusMessage(str(n), session_id="order/7") for n in range(3)])
+    with http_to(bus) as (connection, headers):
+
+        def ask(
+            method: str, path: str, body: bytes | None = None
+        ) -> tuple[int, http.client.HTTPMessage, bytes]:
+            connection.request(method, path, body, headers)
+            answer = connection.getresponse()
+            return answer.status, answer.headers, answer.read()
+
+        status, told, _ = ask("POST", f"/{queue}/sessions?timeout=20")
+        assert status == 201
+        assert json.loads(told["BrokerProperties"])["SessionId"] == "order/7"
+        session = urlsplit(told["Location"]).path
+        assert ask("POST", f"/{queue}/sessions/order%2F7")[0] == 410, "it is locked"
+        assert ask("GET", f"{session}/state")[0] == 204
+        assert ask("PUT", f"{session}/state", b"half done")[0] == 200
+        assert ask("GET", f"{session}/state")[2] == b"half done"
+        assert ask("POST", session)[0] == 200
+        status, told, body = ask("POST", f"{session}/messages/head?timeout=20")
+        assert (status, body) == (201, b"0")
+        message = urlsplit(told["Location"]).path
+        assert message.startswith(session)
+        assert ask("POST", f"{message}/defer")[0] == 200
+        number = json.loads(told["BrokerProperties"])["SequenceNumber"]
+        assert ask("DELETE", f"{session}/messages/head?timeout=20")[2] == b"1"
+        status, told, body = ask("POST", f"{session}/messages/deferred/{number}")
+        assert (status, body) == (201, b"0")
+        assert ask("DELETE", urlsplit(told["Location"]).path)[0] == 200
+        assert ask("DELETE", session)[0] == 200
+    receiver = bus.receiver(queue, session_id="order/7")
+    assert [str(message) for message in bus.take(receiver, 1)] == ["2"]
+    assert bytes(receiver.session.get_state()) == b"half done"

@@ -45,6 +45,17 @@ def test_a_message_comes_back_as_it_was_stored(
     assert bench.store.read([loaded.row_id]) == [message.payload]
 
 
+@pytest.mark.row("B-07")
+def test_when_a_kept_message_was_completed_comes_back(bench: Bench, make_message: MakeMessage) -> None:
+    message = make_message(7)
+    message.subqueue = SubQueue.COMPLETED
+    message.amendment = Amendment((b"added",), completed_at=Instant(1_800_000_000_000))
+    bench.commit([message])
+    bench.reopen()
+    (loaded,) = bench.loaded()
+    assert as_kept(loaded) == as_kept(message)
+
+
 @pytest.mark.row("P-16", "P-34")
 @pytest.mark.parametrize("partition", [None, PartitionNumber(0), PartitionNumber(15)])
 def test_where_a_posted_message_goes_comes_back(

@@ -31,6 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("amqp", "engine", "domain", "broker", "auth", "envelope", "namespaces"),
         *("audit", "errors", "names", "session_ids"),
     },
+    "telemetry": {"amqp", "domain", "envelope", "gateway", "errors", "names"},
     "http_bodies": {"errors"},
     "admin": {
         *("amqp", "audit", "atom", "domain", "store", "broker", "auth"),
@@ -46,7 +47,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "operations": {"amqp", "client", "domain", "management", "errors", "names"},
     "server": {
         *("amqp", "engine", "domain", "store", "broker", "auth", "envelope", "namespaces"),
-        *("cluster", "gateway", "admin", "arm", "rest", "atom", "audit", "http_bodies", "errors", "names"),
+        *("cluster", "gateway", "telemetry", "admin", "arm", "rest", "atom", "audit", "http_bodies"),
+        *("errors", "names"),
     },
     "testing": {
         *("amqp", "domain", "store", "broker", "auth", "envelope", "namespaces"),

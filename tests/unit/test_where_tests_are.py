@@ -101,6 +101,9 @@ COVERS = {
     "unit/gateway/test_session_receiver.py": "broker/holders gateway/session_filters",
     # The command line, as processes.
     "cli/test_connections.py": "cli/connection",
+    "cli/test_replay.py": "cli/replay operations/replaying",
+    "interop/test_replay.py": "gateway/management/replaying",
+    "interop/test_telemetry.py": "gateway/observer server/telemetry telemetry/pipeline",
     "cli/test_filters.py": "cli/cancel gateway/management/filtering operations/deferred",
     "cli/test_namespaces.py": "cli/namespace server/namespace_keeper server/namespace_routes",
     "cli/test_policies.py": "cli/policy",
@@ -164,6 +167,7 @@ COVERS = {
     "interop/test_sessions.py": "gateway/management/sessions",
     # HTTP messages, and the server as a whole.
     "interop/test_rest.py": "rest/errors rest/routes rest/settling",
+    "interop/test_rest_sessions.py": "rest/sessions",
     "hostile/test_every_route.py": "server/app server/front",
     "hostile/test_require_tls.py": "server/plain_refusals",
     "unit/server/test_http.py": "server/http_protocol",

@@ -34,6 +34,9 @@ class EntityPart:
     scheduled: int = 0
     dead_letters: int = 0
     size_bytes: int = 0
+    completed: int = 0
+    """Kept after their completion."""
+    completed_bytes: int = 0
     arrived: int = 0
     limited: bool = False
 
@@ -44,11 +47,14 @@ class EntityPart:
         else:
             totals, subscriptions = Totals.of(entity, own=True), []
         part = cls(totals.active, totals.scheduled, totals.dead_letters, totals.size_bytes)
+        part.completed, part.completed_bytes = totals.completed, totals.completed_bytes
         part.limited = totals.limited
         for subscription in subscriptions:
             of_subscription = Totals.of(subscription, own=True)
             part.active += of_subscription.active
             part.dead_letters += of_subscription.dead_letters
+            part.completed += of_subscription.completed
+            part.completed_bytes += of_subscription.completed_bytes
             part.limited = part.limited or of_subscription.limited
         part.arrived = sum(
             _arrived(host.partition.next_sequence_number)
@@ -62,6 +68,8 @@ class EntityPart:
         self.scheduled += other.scheduled
         self.dead_letters += other.dead_letters
         self.size_bytes += other.size_bytes
+        self.completed += other.completed
+        self.completed_bytes += other.completed_bytes
         self.arrived += other.arrived
         self.limited = self.limited or other.limited
 
@@ -97,6 +105,7 @@ def _shown_partition(host: PartitionHost) -> ShownPartition:
         "scheduled": counts.scheduled,
         "locked": counts.locked,
         "deadLetters": letters.active + letters.deferred,
+        "completed": partition.counts(SubQueue.COMPLETED).active,
         "sizeBytes": partition.size_bytes,
         "arrived": _arrived(partition.next_sequence_number),
         # Of those that can be received; None if there is none.

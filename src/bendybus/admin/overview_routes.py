@@ -272,6 +272,9 @@ def _shown_entity(entity: Queue | Topic, part: EntityPart) -> dict[str, object]:
         "active": part.active,
         "scheduled": part.scheduled,
         "deadLetters": part.dead_letters,
+        # Kept after their completion, and counted nowhere else.
+        "completed": part.completed,
+        "completedBytes": part.completed_bytes,
         "sizeBytes": part.size_bytes,
         "maxSizeBytes": effective_max_size_mb(description, len(entity.hosts)) * 1024 * 1024,
         "arrived": part.arrived,
@@ -291,6 +294,8 @@ def _shown_subscription(subscription: Subscription, part: EntityPart) -> dict[st
         "limited": part.limited,
         "active": part.active,
         "deadLetters": part.dead_letters,
+        "completed": part.completed,
+        "completedBytes": part.completed_bytes,
         "sessions": description.requires_session,
         "maxDeliveryCount": description.max_delivery_count,
         "forwardTo": description.forward_to,

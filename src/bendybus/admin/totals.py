@@ -24,6 +24,9 @@ class Totals:
     dead_letters: int = 0
     transfer_dead_letters: int = 0
     in_transfer: int = 0
+    completed: int = 0
+    """Kept after their completion: neither among `messages` nor in `size_bytes`."""
+    completed_bytes: int = 0
     messages: int = 0
     size_bytes: int = 0
     limited: bool = False
@@ -40,6 +43,10 @@ class Totals:
             for subqueue in SubQueue:
                 counts = partition.counts(subqueue)
                 held = counts.active + counts.deferred + counts.scheduled
+                if subqueue is SubQueue.COMPLETED:
+                    totals.completed += held
+                    totals.completed_bytes += counts.size_bytes
+                    continue
                 totals.messages += held
                 if subqueue is SubQueue.MAIN:
                     totals.active += counts.active

@@ -40,6 +40,7 @@ from bendybus.domain.effects import (
     RemoveMessages,
     SessionsLost,
     SessionsReady,
+    UpdateMessages,
 )
 from bendybus.domain.messages import Message, MessageState, SubQueue
 from bendybus.domain.partition import Partition
@@ -62,6 +63,8 @@ logger = logging.getLogger(__name__)
 
 # Effects that do not concern the store.
 _FOR_RECEIVERS: Final = (MessagesAvailable, SessionsReady, SessionsLost)
+
+_COMPLETED: Final = SubQueue.COMPLETED
 
 
 class PartitionHost(PartitionSuccession):
@@ -278,6 +281,10 @@ class PartitionHost(PartitionSuccession):
                 durable.append(effect)
                 if isinstance(effect, RemoveMessages):
                     self._cache.forget(effect.messages)
+                elif isinstance(effect, UpdateMessages) and self.queue.description.keep_completed_s:
+                    # What is kept after its completion is read from the store, if ever.
+                    self._cache.drop(each for each in effect.messages if each.subqueue is _COMPLETED)
+                    self.queue.keep_time(self)
         return durable
 
     def _tell(self, effects: list[Effect], wake: Callable[[SubQueue], None] | None = None) -> None:

@@ -37,6 +37,13 @@ class PayloadCache:
                 message.payload = None
         self._used = used
 
+    def drop(self, messages: Iterable[Message]) -> None:
+        """The payloads of these messages will hardly be needed."""
+        for message in messages:
+            if message.payload is not None:
+                self._used -= message.size
+                message.payload = None
+
     def forget(self, messages: Iterable[Message]) -> None:
         """These messages no longer exist."""
         self._used -= sum([message.size for message in messages if message.payload is not None])

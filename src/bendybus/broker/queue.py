@@ -115,6 +115,10 @@ class Queue(Entity[ReceivingPort, PartitionHost, QueueDescription]):
     def refuse_receiver(self, subqueue: SubQueue, *, sessionful: bool) -> None:
         """Raise if this kind of receiver is not allowed here."""
         self.refuse_receiving(subqueue)
+        if subqueue is SubQueue.COMPLETED:
+            raise InvalidOperation(
+                f"The completed messages of '{self.path}' cannot be received: peek at them, or put them back."
+            )
         if self.has_sessions(subqueue) and not sessionful:
             raise InvalidOperation(
                 "It is not possible for an entity that requires sessions to create a non-sessionful message "

@@ -48,6 +48,7 @@ _COMMANDS: Final = {
     "move": ("move", "move", "Move messages to another entity."),
     "dead-letter": ("deadletter", "app", "Dead letters: list, resubmit, purge."),
     "purge": ("purge", "purge", "Delete messages and keep the entity."),
+    "replay": ("replay", "replay", "Put completed messages back that the server has kept."),
     "session": ("session", "app", "Sessions: list, state, dead-letter."),
     "connection": ("connection", "app", "Connections of clients: list, close."),
     "top": ("top", "top", "Show the rates of messages by entity or partition, until Ctrl+C."),

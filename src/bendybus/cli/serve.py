@@ -181,6 +181,12 @@ class _Assignment(click.ParamType[str]):
     is_flag=True,
     help="For tests: Azure's management tools may use any token, on this machine. Needs --development.",
 )
+@click.option(
+    "--telemetry",
+    is_flag=True,
+    envvar="BENDYBUS_TELEMETRY",
+    help="Export traces, metrics and logs over OTLP, as OTEL_ variables say; needs bendybus[otel].",
+)
 @click.option("--log-level", default="info", show_default=True, help="debug, info, warning or error.")
 @click.option("--log-format", default="text", show_default=True, help="text, or json: one object per line.")
 @click.option(
@@ -217,6 +223,7 @@ def serve(
     no_portal: bool,
     development: bool,
     arm_any_token: bool,
+    telemetry: bool,
     log_level: str,
     log_format: str,
     audit_log: Path | None,
@@ -224,8 +231,7 @@ def serve(
 ) -> None:
     """Run the broker until SIGTERM or Ctrl+C.
 
-    The root key comes from the environment variable BENDYBUS_SAS_KEY. Without it, a key
-    is made and kept in the data folder.
+    The root key is in the variable BENDYBUS_SAS_KEY. Without it, a key is made and kept in the data folder.
     """
     try:
         tiers = _by_namespace("--tier", tier, {str(each): each for each in Tier})
@@ -261,6 +267,7 @@ def serve(
             arm_any_token=arm_any_token,
             stall_after_s=stall_after,
             memory=memory,
+            telemetry=telemetry,
             log_level=log_level,
             log_format=log_format,
             audit_log=audit_log,

@@ -74,6 +74,7 @@ COMMANDS: Final[dict[int, type]] = {
     22: range_commands.DiscardThrough,
     23: range_commands.Discard,
     24: range_commands.Purge,
+    25: range_commands.Replay,
 }
 
 LOCAL_COMMANDS: Final[frozenset[type]] = frozenset(
@@ -103,6 +104,7 @@ REPLIES: Final[dict[int, type]] = {
     11: range_commands.Browsed,
     12: range_commands.Discarded,
     13: range_commands.Purged,
+    14: range_commands.Replayable,
 }
 
 _KINDS: Final = {each: kind for table in (COMMANDS, REPLIES) for kind, each in table.items()}

@@ -80,6 +80,7 @@ def normalise_path(path: str) -> str:
 _SUBQUEUE_SUFFIXES: Final = (
     ("/$transfer/$deadletterqueue", SubQueue.TRANSFER_DEAD_LETTER),
     ("/$deadletterqueue", SubQueue.DEAD_LETTER),
+    ("/$completed", SubQueue.COMPLETED),
 )
 
 
@@ -186,6 +187,7 @@ class QueueDescription:
     retry_delay_s: float = 0
     retry_delay_factor: int = 2
     retry_delay_max_s: float = 600
+    keep_completed_s: float = 0
     authorization_rules: tuple[AuthorizationRule, ...] = ()
     exact_keys: bool = False
     """Whether session ids and other keys are case-sensitive. True only for entities created that way."""

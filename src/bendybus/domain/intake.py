@@ -263,8 +263,13 @@ class Intake:
         ttl_s = self.description.default_message_ttl_s
         return NEVER if ttl_s is None else Instant(at + int(ttl_s * 1000))
 
+    @property
+    def quota_bytes(self) -> int:
+        """The size of this partition."""
+        return self.description.max_size_mb * _MEBIBYTE // self._size_divisor
+
     def refuse_beyond_quota(self, held_bytes: int, arriving_bytes: int) -> None:
-        quota_bytes = self.description.max_size_mb * _MEBIBYTE // self._size_divisor
+        quota_bytes = self.quota_bytes
         if held_bytes + arriving_bytes > quota_bytes:
             raise QuotaExceeded(
                 f"Partition {self.number} of '{self.description.path}' holds {held_bytes} bytes; "
@@ -295,20 +300,27 @@ class Intake:
     def activate(self, at: Instant, changes: Changes) -> Enqueued | Done:
         """Enqueue messages that are due, under new numbers. They can be locked once they are confirmed."""
         due = self._schedule.take_due(at)
-        if not due:
-            return Done()
+        return self._renumber(due, at, changes) if due else Done()
+
+    def enqueue_again(self, messages: list[Message], at: Instant, changes: Changes) -> Enqueued:
+        """Enqueue durable messages that are on no shelf, as if they had just been sent (completed.py)."""
+        self._schedule.activated += messages
+        return self._renumber(messages, at, changes)
+
+    def _renumber(self, messages: list[Message], at: Instant, changes: Changes) -> Enqueued:
+        """Give durable messages new numbers, and lifetimes that begin now."""
         first = self.next_sequence_number
         limit = self.expiry_limit(at)
-        for number, message in enumerate(due, first):
+        for number, message in enumerate(messages, first):
             own = NEVER if message.expires_at is None else message.expires_at - message.enqueued_at + at
             expires_at = Instant(min(own, limit))
             message.expires_at = None if expires_at == NEVER else expires_at
             message.enqueued_at = at
             message.sequence_number = SequenceNumber(number)
             self._expiry.expect(message.expires_at)
-        self.next_sequence_number = SequenceNumber(first + len(due))
-        changes.update(due)
-        return Enqueued(first, len(due))
+        self.next_sequence_number = SequenceNumber(first + len(messages))
+        changes.update(messages)
+        return Enqueued(first, len(messages))
 
     def leave(self, messages: Sequence[Message]) -> None:
         """Forget messages that were due here and now go to the subscriptions."""

@@ -47,6 +47,8 @@ class SubQueue(IntEnum):
     TRANSFER_DEAD_LETTER = 2
     OUTBOX = 3
     """Messages on their way to another entity (outbox.py). No receiver can access them."""
+    COMPLETED = 4
+    """Messages that were completed and are kept for a while (completed.py). Nobody can receive them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,8 @@ class Amendment:
     dead_letter_description: str | None = None
     posting: Posting | None = None
     """Set while the message is in the outbox."""
+    completed_at: Instant | None = None
+    """Set while the message is kept after its completion."""
 
     @property
     def size(self) -> int:

@@ -85,6 +85,7 @@ class Partition:
         self._parts.stock.restore(messages, sessions)
         last = max((message.sequence_number for message in messages), default=SequenceNumber(0))
         self._parts.intake.restore(last, identities, transferred or {})
+        self._parts.completed.restore()
 
     def remember(self, at: Instant) -> VolatileState:
         """What the store does not know, for the broker that has the partition next."""
@@ -97,12 +98,17 @@ class Partition:
     def next_deadline(self) -> Instant | None:
         """When a `Tick` may next have something to do."""
         parts = self._parts
-        deadline = min(parts.stock.earliest_lock_end, parts.expiry.next_sweep, parts.intake.next_deadline())
+        deadline = min(
+            parts.stock.earliest_lock_end,
+            parts.expiry.next_sweep,
+            parts.intake.next_deadline(),
+            parts.completed.next_forgetting,
+        )
         return None if deadline >= NEVER else deadline
 
     @property
     def size_bytes(self) -> int:
-        """What counts towards the quota: all messages of all sub-queues, and the states of sessions."""
+        """What counts towards the quota (`Stock.size_bytes`). Completed messages have their own limits."""
         return self._parts.stock.size_bytes
 
     def counts(self, subqueue: SubQueue = SubQueue.MAIN) -> Counts:

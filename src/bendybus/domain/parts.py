@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bendybus.domain.completed import CompletedMessages
 from bendybus.domain.entities import QueueDescription
 from bendybus.domain.expiry import ExpiryWatch
 from bendybus.domain.intake import Intake
@@ -15,7 +16,7 @@ __all__ = ["Parts"]
 
 
 class Parts:
-    __slots__ = ("dead_arriving", "expiry", "intake", "outbox", "stock")
+    __slots__ = ("completed", "dead_arriving", "expiry", "intake", "outbox", "stock")
 
     def __init__(
         self,
@@ -31,5 +32,6 @@ class Parts:
             number, description, next_number, self.stock.shelves[SubQueue.MAIN], self.expiry, partition_count
         )
         self.outbox = TransferOutbox(self.intake, self.stock)
+        self.completed = CompletedMessages(self.stock, self.intake)
         self.dead_arriving = 0
         """How many unconfirmed messages are dead letters already."""

@@ -252,6 +252,19 @@ CATCH_UNMATCHED: Final = Property(
     ours=True,
 )
 
+KEEP_COMPLETED: Final = Property(
+    name="KeepCompleted",
+    field="keep_completed_s",
+    type=ValueType.DURATION,
+    default=0,
+    least_s=0,
+    most_s=30 * 86_400,
+    option="keep-completed",
+    help="How long completed messages are kept, to be put back by 'bendybus replay'.",
+    metavar="DURATION",
+    ours=True,
+)
+
 # In the order used by help and the reference page.
 ALL: Final[Properties] = (
     ENABLE_PARTITIONING,
@@ -275,6 +288,7 @@ ALL: Final[Properties] = (
     RETRY_DELAY,
     RETRY_DELAY_FACTOR,
     RETRY_DELAY_MAX,
+    KEEP_COMPLETED,
     CATCH_UNMATCHED,
 )
 
@@ -300,6 +314,7 @@ QUEUE: Final[Properties] = (
     RETRY_DELAY,
     RETRY_DELAY_FACTOR,
     RETRY_DELAY_MAX,
+    KEEP_COMPLETED,
 )
 TOPIC: Final[Properties] = (
     DEFAULT_MESSAGE_TTL,
@@ -330,5 +345,6 @@ SUBSCRIPTION: Final[Properties] = (
     RETRY_DELAY,
     RETRY_DELAY_FACTOR,
     RETRY_DELAY_MAX,
+    KEEP_COMPLETED,
     CATCH_UNMATCHED,
 )

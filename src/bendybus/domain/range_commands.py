@@ -23,6 +23,8 @@ __all__ = [
     "Purged",
     "RangeCommand",
     "RangeReply",
+    "Replay",
+    "Replayable",
     "Survey",
     "Surveyed",
 ]
@@ -88,6 +90,31 @@ class Purge:
     description: str | None = None
 
 
+@dataclass(slots=True)
+class Replay:
+    """Put up to `count` messages that were completed and are kept back into the queue, by their numbers.
+
+    Those of this session, of these numbers, or completed or enqueued in these times. The answer is
+    `Enqueued`; after a `dry_run`, in which nothing is moved, `Replayable`.
+    """
+
+    count: int
+    session_id: SessionId | None = None
+    completed_from: Instant | None = None
+    completed_before: Instant | None = None
+    enqueued_from: Instant | None = None
+    enqueued_before: Instant | None = None
+    numbers: Sequence[SequenceNumber] | None = None
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Replayable:
+    """So many messages would be put back."""
+
+    count: int
+
+
 @dataclass(frozen=True, slots=True)
 class Purged:
     count: int
@@ -119,5 +146,5 @@ class Discarded:
     count: int
 
 
-RangeCommand: TypeAlias = Survey | Browse | DiscardThrough | Discard | Purge
-RangeReply: TypeAlias = Surveyed | Browsed | Discarded | Purged
+RangeCommand: TypeAlias = Survey | Browse | DiscardThrough | Discard | Purge | Replay
+RangeReply: TypeAlias = Surveyed | Browsed | Discarded | Purged | Replayable

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
+from heapq import merge
 from itertools import accumulate, pairwise
 from operator import attrgetter
 from typing import Final
@@ -52,6 +53,11 @@ class Run:
             return
         if not slots or slots[-1].sequence_number < arriving[0].sequence_number:
             slots.extend(arriving)
+            return
+        first = bisect_left(slots, arriving[0].sequence_number, head, key=_number)
+        if len(slots) - first < first - head:
+            # Near the end: only what follows the first new message is rewritten.
+            slots[first:] = merge(arriving, slots[first:], key=_number)
             return
         # Everything before the last new message is rewritten into the free slots before the head.
         # Messages are usually put back near the front, where they were taken, so this is little work.

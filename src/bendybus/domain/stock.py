@@ -33,7 +33,7 @@ _MAIN: Final = SubQueue.MAIN
 
 class Stock:
     __slots__ = (
-        *("_expiry", "description", "locks", "number", "resting", "session_locks", "shelves"),
+        *("_counted", "_expiry", "description", "locks", "number", "resting", "session_locks", "shelves"),
         "tally",
     )
 
@@ -50,6 +50,8 @@ class Stock:
             sessions = Sessions(exact_keys=description.exact_keys)
             self.session_locks = SessionLocks(number, description.path, sessions)
             self.shelves[SubQueue.MAIN] = Shelf(sessions)
+        self._counted = [shelf for each, shelf in self.shelves.items() if each is not SubQueue.COMPLETED]
+        """The shelves that count towards the quota."""
         self.locks = LockTable(number)
         self.resting = Resting()
         """What was abandoned with a delay."""
@@ -66,8 +68,9 @@ class Stock:
 
     @property
     def size_bytes(self) -> int:
-        """What counts towards the quota: all messages of all sub-queues, and the states of sessions."""
-        return sum([shelf.size_bytes for shelf in self.shelves.values()])
+        """What counts towards the quota: the messages of all sub-queues except those that were completed, and
+        the states of sessions."""
+        return sum([shelf.size_bytes for shelf in self._counted])
 
     def restore(
         self, messages: Iterable[Message], sessions: Iterable[tuple[SessionId, int, Instant]]

@@ -42,6 +42,7 @@ class Tally:
         "dead_lettered",
         "expired",
         "incoming",
+        "kept_too_short",
         "latency",
         "latency_sum_ms",
         "lost_locks",
@@ -60,6 +61,8 @@ class Tally:
         """Locks of messages that ended before the messages were settled."""
         self.dead_lettered = 0
         self.expired = 0
+        self.kept_too_short = 0
+        """Completed messages that were forgotten before their time, because there was no more room."""
         self.latency = [0] * (len(LATENCY_BOUNDS_MS) + 1)
         """How many were handed out so long after they were enqueued: up to each bound, and later."""
         self.latency_sum_ms = 0

@@ -66,6 +66,7 @@ REQUEST_WORK: Final = 2 * PERFORMATIVE_WORK
 class AmqpConnection(asyncio.Protocol):
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
+        self.observer = gateway.observer
         self.transactions = Transactions()
         self._engine = Connection.server(gateway.engine_config)
         self.holdings = Holdings(self._engine, gateway.budget.open(self))

@@ -23,6 +23,7 @@ from bendybus.engine.deliveries import SentDelivery
 from bendybus.engine.events import OutcomesReceived
 from bendybus.engine.sending import SendingLink
 from bendybus.errors import BrokerError, MessageLockLost, TransactionTimedOut, TransactionUnknown
+from bendybus.gateway.observer import OnReply
 from bendybus.gateway.settlement import command_for_outcome, echo, lock_lost, refused, rejection
 from bendybus.names import LockToken
 
@@ -60,7 +61,10 @@ class Dispositions:
                 return
             for host, deliveries in by_host:
                 command = command_for_outcome(_tokens(deliveries), event.state)
-                host.submit(command, partial(self._settled, event, deliveries))
+                done: OnReply = partial(self._settled, event, deliveries)
+                if (observer := self._connection.observer) is not None:
+                    done = observer.settling(self._queue.path, command, done)
+                host.submit(command, done)
         except (TransactionUnknown, TransactionTimedOut) as error:
             self._refuse_transaction(event, error)
         except BrokerError as error:

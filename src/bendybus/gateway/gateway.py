@@ -10,6 +10,7 @@ from bendybus.broker.entity import Entity
 from bendybus.engine.config import ConnectionConfig
 from bendybus.gateway.connection import AmqpConnection
 from bendybus.gateway.memory_budget import MemoryBudget
+from bendybus.gateway.observer import Observer
 from bendybus.gateway.turns import Turns
 from bendybus.namespaces import Namespace, Namespaces
 
@@ -46,6 +47,8 @@ class Gateway:
             require_sasl=False,
         )
         self.turns = Turns()
+        self.observer: Observer | None = None
+        """Sees the batches of messages that pass; None, as usual, if nobody wants to."""
         self._connections: dict[AmqpConnection, None] = {}
         self._joined = 0
         self._ticker: asyncio.TimerHandle | None = None

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from copy import copy
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
@@ -251,6 +252,8 @@ class Receiver:
             )
 
     def _send(self, messages: Sequence[Message], payloads: Sequence[bytes]) -> None:
+        if (observer := self._connection.observer) is not None:
+            observer.delivering(self._queue.path, messages, payloads)
         deletes = self._deletes
         self._link.send(
             [
@@ -274,6 +277,9 @@ class Receiver:
         payloads: Sequence[bytes],
     ) -> None:
         """Remove, then send: a message is sent only when its removal is durable."""
+        if self._queue.description.keep_completed_s:
+            # The partition keeps the message itself, and may put it back before it is sent.
+            messages = list(map(copy, messages))
         self._expected += len(messages)
 
         def removed(reply: Reply | BrokerError) -> None:

@@ -33,6 +33,7 @@ from bendybus.errors import (
     ServerBusy,
     Unavailable,
 )
+from bendybus.gateway.observer import OnReply
 from bendybus.gateway.settlement import rejection
 from bendybus.names import Instant, RoutingKey
 
@@ -234,7 +235,10 @@ class Sender:
             except ServerBusy as busy:
                 self._enqueued(run, attempts, busy)
                 return
-        run.host.submit(command, partial(self._enqueued, run, attempts))
+        done: OnReply = partial(self._enqueued, run, attempts)
+        if (observer := self._connection.observer) is not None:
+            done = observer.sending(self._target.path, run.host.number, messages, done)
+        run.host.submit(command, done)
 
     def _enqueued(self, run: _Run, attempts: int, reply: Reply | BrokerError) -> None:
         if isinstance(reply, Unavailable) and run.keyless and attempts > 1:

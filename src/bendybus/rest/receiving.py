@@ -142,12 +142,12 @@ class Reception:
     """All requests that wait over HTTP."""
 
     def __init__(self) -> None:
-        self._stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def stop(self) -> None:
         """Answer all waiting requests with no message: the server is closing."""
-        if not self._stopped.done():
-            self._stopped.set_result(None)
+        if not self.stopped.done():
+            self.stopped.set_result(None)
 
     async def receive(
         self, queue: Queue, subqueue: SubQueue, timeout_s: float, client: RequestBody, *, deletes: bool
@@ -199,7 +199,7 @@ class Reception:
         timeout_s: float | None,
         *others: asyncio.Task[Any],
     ) -> None:
-        waited_for: list[asyncio.Future[Any]] = [request.ready, client.gone(), self._stopped, *others]
+        waited_for: list[asyncio.Future[Any]] = [request.ready, client.gone(), self.stopped, *others]
         await asyncio.wait(
             waited_for,
             timeout=timeout_s,

@@ -30,6 +30,7 @@ from bendybus.broker.queue import Queue
 from bendybus.broker.topic import SendTarget
 from bendybus.domain.commands import Enqueue
 from bendybus.domain.messages import SubQueue
+from bendybus.domain.session_commands import SessionAccepted
 from bendybus.errors import (
     ArgumentError,
     BrokerError,
@@ -42,6 +43,7 @@ from bendybus.rest.errors import error_response, fault_response
 from bendybus.rest.headers import HEADER_SPELLINGS
 from bendybus.rest.messages import Admitted, admit_request
 from bendybus.rest.receiving import Received, Reception
+from bendybus.rest.sessions import HeldSession, SessionReception, told_of
 from bendybus.rest.settling import receive_deferred, settle
 
 __all__ = ["RestMessages"]
@@ -55,6 +57,11 @@ TIMEOUT_MAX_S: Final = 3600.0
 # Nothing but a send needs a body; a few clients send an empty document.
 BODY_MAX: Final = 64 * 1024
 
+SESSION_OPERATIONS: Final = (
+    *(Operation.ACCEPT_SESSION, Operation.RENEW_SESSION, Operation.RELEASE_SESSION),
+    *(Operation.GET_STATE, Operation.SET_STATE, Operation.CLEAR_STATE),
+)
+
 _HOST: Final = re.compile(r"[A-Za-z0-9.\-_:\[\]]{1,255}")
 
 
@@ -65,6 +72,7 @@ class RestMessages(BaseRoute):
         self._broker = broker
         self._keys = keys
         self._reception = Reception()
+        self._sessions = SessionReception(self._reception.stopped)
 
     def stop(self) -> None:
         """Answer all requests that wait for a message."""
@@ -105,7 +113,13 @@ class RestMessages(BaseRoute):
             return await self._send(call, self._broker.find_target(call.entity), request, body)
         queue = self._broker.find(call.entity)
         await _suffer(queue)
-        queue.refuse_receiver(call.subqueue, sessionful=False)
+        in_session = bool(call.session_lock) or call.operation is Operation.ACCEPT_SESSION
+        queue.refuse_receiver(call.subqueue, sessionful=in_session)
+        if in_session:
+            # Another broker gives the messages of a session to a link, which holds it.
+            queue.refuse_spread("a session over HTTP")
+        if call.operation in SESSION_OPERATIONS:
+            return await self._of_session(call, queue, request, body)
         await body.read(BODY_MAX, f"A request of this kind has a body of at most {BODY_MAX} bytes.")
         if call.operation in (Operation.PEEK_LOCK, Operation.RECEIVE_AND_DELETE):
             return await self._receive(call, queue, request, body)
@@ -158,13 +172,42 @@ class RestMessages(BaseRoute):
         return response
 
     async def _receive(self, call: RestCall, queue: Queue, request: Request, body: RequestBody) -> Response:
-        deletes = call.operation is Operation.RECEIVE_AND_DELETE
-        received = await self._reception.receive(
-            queue, call.subqueue, _timeout_s(request), body, deletes=deletes
-        )
+        deletes, timeout_s = call.operation is Operation.RECEIVE_AND_DELETE, _timeout_s(request)
+        if call.session_lock:
+            held = HeldSession(queue, call)
+            received = await self._sessions.receive(held, timeout_s, body, deletes=deletes)
+        else:
+            received = await self._reception.receive(queue, call.subqueue, timeout_s, body, deletes=deletes)
         if received is None:
             return Response(status_code=204)
         return _answer(request, call, queue, received, deletes=deletes)
+
+    # -- sessions -----------------------------------------------------------------
+
+    async def _of_session(
+        self, call: RestCall, queue: Queue, request: Request, body: RequestBody
+    ) -> Response:
+        limit = queue.description.max_message_bytes if call.operation is Operation.SET_STATE else BODY_MAX
+        given = await body.read(limit, f"A request of this kind has a body of at most {limit} bytes.")
+        if call.operation is Operation.ACCEPT_SESSION:
+            accepted = await self._sessions.accept(queue, call.session_id, _timeout_s(request), body)
+            return Response(status_code=204) if accepted is None else _held(request, queue, accepted, 201)
+        held = HeldSession(queue, call)
+        match call.operation:
+            case Operation.RENEW_SESSION:
+                return _held(request, queue, await held.renew(), 200)
+            case Operation.RELEASE_SESSION:
+                await held.release()
+            case Operation.SET_STATE:
+                await held.set_state(given)
+            case Operation.CLEAR_STATE:
+                await held.set_state(None)
+            case _:
+                state = await held.state()
+                if state is None:
+                    return Response(status_code=204)
+                return Response(state, media_type="application/octet-stream")
+        return Response(status_code=200)
 
 
 async def _enqueue(entity: SendTarget, admitted: Admitted) -> None:
@@ -221,18 +264,35 @@ def _spelled_headers(scope: Scope) -> Iterable[tuple[bytes, bytes]]:
 
 def _location(request: Request, call: RestCall, queue: Queue, received: Received) -> str:
     """Where the locked message is now; `/subscriptions/` and `/messages/` as an old client looks for them."""
-    host = request.headers.get("host", "")
-    if not _HOST.fullmatch(host):
-        address = request.scope.get("server") or ("localhost", None)
-        host = f"{address[0]}:{address[1]}" if address[1] else address[0]
     subqueue = {
         SubQueue.MAIN: "",
         SubQueue.DEAD_LETTER: "/$DeadLetterQueue",
         SubQueue.TRANSFER_DEAD_LETTER: "/$Transfer/$DeadLetterQueue",
     }[call.subqueue]
     token = UUID(bytes_le=received.lock_token)
-    entity = quote(queue.path).replace("/Subscriptions/", "/subscriptions/") + subqueue
-    return f"{request.url.scheme}://{host}/{entity}/messages/{received.sequence_number}/{token}"
+    session = f"/sessions/{quote(call.session_id, safe='')}/{call.session_lock}" if call.session_lock else ""
+    below = f"{subqueue}{session}/messages/{received.sequence_number}/{token}"
+    return _address(request, queue) + below
+
+
+def _held(request: Request, queue: Queue, accepted: SessionAccepted, status: int) -> Response:
+    """A session that the client holds, and where it is."""
+    assert accepted.lock is not None
+    token, session_id = UUID(bytes_le=accepted.lock.token), quote(accepted.lock.session_id, safe="")
+    response = Response(status_code=status)
+    response.raw_headers.append((b"BrokerProperties", told_of(accepted)))
+    location = f"{_address(request, queue)}/sessions/{session_id}/{token}"
+    response.raw_headers.append((b"Location", location.encode()))
+    return response
+
+
+def _address(request: Request, queue: Queue) -> str:
+    """The entity as this client reaches it."""
+    host = request.headers.get("host", "")
+    if not _HOST.fullmatch(host):
+        address = request.scope.get("server") or ("localhost", None)
+        host = f"{address[0]}:{address[1]}" if address[1] else address[0]
+    return f"{request.url.scheme}://{host}/" + quote(queue.path).replace("/Subscriptions/", "/subscriptions/")
 
 
 async def _suffer(entity: SendTarget) -> None:

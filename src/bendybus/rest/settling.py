@@ -27,6 +27,7 @@ from bendybus.names import LockToken, SequenceNumber
 from bendybus.rest.calls import Operation, RestCall
 from bendybus.rest.messages import message_id, show
 from bendybus.rest.receiving import Received
+from bendybus.rest.sessions import HeldSession
 
 __all__ = ["receive_deferred", "settle"]
 
@@ -92,6 +93,8 @@ async def _find(call: RestCall, queue: Queue) -> tuple[ReceivingPort, LockToken]
     message = None if host is None else await host.find_locked(token)
     if host is None or message is None or message.subqueue is not call.subqueue:
         raise _no_such_lock(call, queue)
+    if call.session_lock and not HeldSession(queue, call).includes(message):
+        raise _no_such_lock(call, queue)
     if call.message != str(message.sequence_number):
         (payload,) = await host.payloads([message])
         if payload is None or message_id(message, payload) != call.message:
@@ -112,7 +115,8 @@ async def receive_deferred(call: RestCall, queue: Queue) -> Received:
     host = queue.host_of_sequence_number(number)
     if host is None:
         raise MessageNotFound(f"'{queue.path}' has no message with the sequence number {number}.")
-    given = await host.ask(LockDeferred([number], urandom(ENTROPY_PER_LOCK), call.subqueue))
+    session = HeldSession(queue, call).lock if call.session_lock else None
+    given = await host.ask(LockDeferred([number], urandom(ENTROPY_PER_LOCK), call.subqueue, session))
     assert isinstance(given, Given)
     (message,) = given.messages
     token = message.lock_token

@@ -58,6 +58,7 @@ from bendybus.server.settings import STORES_DEFAULT, Settings, is_loopback, refu
 from bendybus.server.sockets import raise_descriptor_limit
 from bendybus.server.store_keeper import StoreKeeper
 from bendybus.server.stores import examine_stores, messaging_stores, namespace_id, refuse_missing_stores
+from bendybus.server.telemetry import start_telemetry
 from bendybus.server.tiers import NamespaceTier, refuse_unknown_names, refuse_unused_partitions
 from bendybus.server.tls import self_made_certificate, server_context
 from bendybus.store.catalog import Catalog
@@ -155,6 +156,8 @@ class Server:
             resource_manager=self._resource_manager(keeper, issuer),
         )
         exits.push_async_callback(front.close)
+        if settings.telemetry:
+            start_telemetry(front, self._member, exits)
         exits.push_async_callback(backups.stop)
         if portal is not None:
             exits.push_async_callback(portal.close)

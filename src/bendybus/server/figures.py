@@ -49,6 +49,7 @@ COUNTED: Final = {
     "dead_lettered": families.DEAD_LETTERED,
     "expired": families.EXPIRED,
     "lost_locks": families.LOST_LOCKS,
+    "kept_too_short": families.KEPT_TOO_SHORT,
 }
 # A topic hands nothing out.
 COUNTED_OF_TOPICS: Final = {"incoming": families.INCOMING}

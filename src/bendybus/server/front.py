@@ -81,16 +81,16 @@ class Front:
         self.ready = False
         """What `/health` says."""
         budget = MemoryBudget(memory_bytes)
-        self._gateway = Gateway(self.namespaces, handshake_timeout_s=handshake_timeout_s, budget=budget)
-        self._routes = _NamespaceRoutes(self.namespaces, ConnectionList(self._gateway), member)
+        self.gateway = Gateway(self.namespaces, handshake_timeout_s=handshake_timeout_s, budget=budget)
+        self._routes = _NamespaceRoutes(self.namespaces, ConnectionList(self.gateway), member)
         self._resource_manager = ResourceManager(
             self.namespaces, resource_manager or ResourceManagerOptions()
         )
-        metrics = MetricsPage(
-            self.namespaces, self._gateway, None if member is None else member.figures_of_others
+        metrics = self.metrics = MetricsPage(
+            self.namespaces, self.gateway, None if member is None else member.figures_of_others
         )
         app = http_app(
-            amqp=self._gateway.protocol,
+            amqp=self.gateway.protocol,
             health=self._health,
             metrics=metrics.show if member is None else _where_the_catalog_is(member, metrics.show),
             # Last: every path may be an entity's.
@@ -116,7 +116,7 @@ class Front:
             connections_max=WATCHING_CONNECTIONS_MAX,
         )
         self._listener = Listener(
-            amqp=self._gateway.protocol,
+            amqp=self.gateway.protocol,
             plain_amqp=PlainAmqpRefusal if require_tls else None,
             http=self._http.protocol,
             tls=tls,
@@ -137,25 +137,25 @@ class Front:
         self.namespaces.add(namespace)
         self._routes.admit(namespace, rules, keeper)
         self._resource_manager.admit(namespace, rules)
-        self._gateway.admit(namespace)
+        self.gateway.admit(namespace)
 
     def dismiss(self, namespace: Namespace) -> None:
         """Disconnect the clients of this namespace. Its broker may then be stopped."""
         self.namespaces.remove(namespace)
         self._routes.dismiss(namespace)
         self._resource_manager.dismiss(namespace)
-        self._gateway.dismiss(namespace)
+        self.gateway.dismiss(namespace)
 
     async def open(self, addresses: Iterable[tuple[str, int]]) -> list[int]:
         """Accept connections on these addresses. Returns the ports."""
-        self._gateway.start()
+        self.gateway.start()
         return [await self._listener.listen(host, port) for host, port in addresses]
 
     def open_sockets(
         self, addresses: Iterable[Sequence[socket.socket]], metrics: Sequence[socket.socket]
     ) -> list[int]:
         """The same on sockets that listen already, and perhaps the port for health and metrics."""
-        self._gateway.start()
+        self.gateway.start()
         if metrics:
             self._watching.listen_on(metrics)
         return [self._listener.listen_on(sockets) for sockets in addresses]
@@ -184,7 +184,7 @@ class Front:
             if namespace.faults is not None:
                 namespace.faults.heal_all()
             await namespace.broker.drain()
-        self._gateway.stop()
+        self.gateway.stop()
         await self._http.close()
         await self._watching_http.close()
         await self._watching.close()

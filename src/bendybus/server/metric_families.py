@@ -65,6 +65,11 @@ COMPLETED: Final = Family("bendybus_completed_messages_total", "counter", "Messa
 ABANDONED: Final = Family("bendybus_abandoned_messages_total", "counter", "Messages abandoned.")
 DEAD_LETTERED: Final = Family("bendybus_dead_lettered_messages_total", "counter", "Messages dead-lettered.")
 EXPIRED: Final = Family("bendybus_expired_messages_total", "counter", "Messages whose time to live was over.")
+KEPT_TOO_SHORT: Final = Family(
+    "bendybus_completed_messages_forgotten_early_total",
+    "counter",
+    "Completed messages that were forgotten before their time, because there was no more room for them.",
+)
 LOST_LOCKS: Final = Family("bendybus_lost_locks_total", "counter", "Locks that ended before a settlement.")
 REFUSED: Final = Family("bendybus_refused_sends_total", "counter", "Messages refused for good when sent.")
 THROTTLED: Final = Family(
@@ -100,6 +105,7 @@ FAMILIES: Final = (
     *(CPU, RESIDENT, DESCRIPTORS, DESCRIPTORS_MAX, STARTED),
     *(CACHE, MESSAGES, SIZE, PARTITIONS, PARTITIONS_AVAILABLE, PARTITION_AVAILABLE, LINKS, SESSIONS),
     *(INCOMING, OUTGOING, COMPLETED, ABANDONED, DEAD_LETTERED, EXPIRED, LOST_LOCKS, REFUSED, THROTTLED),
+    KEPT_TOO_SHORT,
     *(DELIVERY, COMMITS, COMMIT_SECONDS, STORED, STORE_AVAILABLE, WAITING, FAILURES, DAMAGES),
 )
 

@@ -33,7 +33,7 @@ from bendybus.server.metric_families import (
     family_of,
 )
 
-__all__ = ["exposition"]
+__all__ = ["Samples", "collected", "exposition"]
 
 STATES: Final = ("active", "deferred", "scheduled", "locked")
 COUNTED: Final = [
@@ -56,11 +56,24 @@ async def exposition(
     by_partition: bool = False,
     others: Sequence[ProcessFigures] = (),
 ) -> list[bytes]:
-    """All samples of these namespaces in Prometheus' text format, in pieces.
+    """All samples of these namespaces in Prometheus' text format, in pieces."""
+    samples = await collected(namespaces, connections, budget, by_partition=by_partition, others=others)
+    return await samples.text(Turns())
+
+
+async def collected(
+    namespaces: Sequence[Namespace],
+    connections: Sequence[AmqpConnection],
+    budget: MemoryBudget | None = None,
+    *,
+    by_partition: bool = False,
+    others: Sequence[ProcessFigures] = (),
+) -> Samples:
+    """All samples of these namespaces.
 
     `others`: what the other broker processes of the server count.
     """
-    turns, samples = Turns(), _Samples()
+    turns, samples = Turns(), Samples()
     own = await process_figures(namespaces, connections, budget, by_partition=by_partition)
     counted: dict[tuple[str, str], float] = {}
     for name, labels, value in chain(own, *others):
@@ -81,25 +94,29 @@ async def exposition(
             else:
                 _add_entity(samples, queue, named)
                 await turns.next()
-    return await samples.text(turns)
+    return samples
 
 
-class _Samples:
-    """Lines by family: those of one stand together, under its heading."""
+class Samples:
+    """Samples by family: those of one stand together, under its heading."""
 
     def __init__(self) -> None:
-        self._lines: dict[Family, list[str]] = {family: [] for family in FAMILIES}
+        self.by_family: dict[Family, list[tuple[str, str, float]]] = {family: [] for family in FAMILIES}
+        """Name, labels and value of each."""
 
     def add(self, name: str, labels: str, value: float) -> None:
         """`labels` as they stand between the braces."""
-        where = f"{{{labels}}}" if labels else ""
-        self._lines[family_of(name)].append(f"{name}{where} {value}\n")
+        self.by_family[family_of(name)].append((name, labels, value))
 
     async def text(self, turns: Turns) -> list[bytes]:
         pieces: list[bytes] = []
-        for family, lines in self._lines.items():
-            if not lines:
+        for family, samples in self.by_family.items():
+            if not samples:
                 continue
+            lines = [
+                f"{name}{{{labels}}} {value}\n" if labels else f"{name} {value}\n"
+                for name, labels, value in samples
+            ]
             pieces.append(
                 f"# HELP {family.name} {family.meaning}\n# TYPE {family.name} {family.kind}\n".encode()
             )
@@ -109,7 +126,7 @@ class _Samples:
         return pieces
 
 
-def _add_entity(samples: _Samples, queue: Queue, labels: str) -> None:
+def _add_entity(samples: Samples, queue: Queue, labels: str) -> None:
     loaded = [host.figures for host in queue.hosts if host.figures is not None]
     up = sum(host.availability is Availability.AVAILABLE for host in queue.hosts)
     samples.add(PARTITIONS.name, labels, len(queue.hosts))
@@ -124,7 +141,7 @@ def _add_entity(samples: _Samples, queue: Queue, labels: str) -> None:
             samples.add(MESSAGES.name, labels + which, sum(getattr(each, state) for each in counts))
 
 
-def _add_partition(samples: _Samples, host: ReceivingPort, labels: str) -> None:
+def _add_partition(samples: Samples, host: ReceivingPort, labels: str) -> None:
     up = host.availability is Availability.AVAILABLE
     samples.add(PARTITION_AVAILABLE.name, f'{labels},store="{escaped(host.store.name)}"', int(up))
     if host.figures is None:

@@ -28,7 +28,7 @@ from bendybus.errors import ArgumentError, BrokerError
 from bendybus.gateway.gateway import Gateway
 from bendybus.namespaces import Namespace, Namespaces
 from bendybus.server.figures import ProcessFigures, process_figures
-from bendybus.server.metrics import exposition
+from bendybus.server.metrics import Samples, collected, exposition
 
 __all__ = ["MetricsPage"]
 
@@ -85,6 +85,12 @@ class MetricsPage:
         # A namespace's key tells nothing about the clients of others.
         own = [each for each in self._gateway.connections if each.client.namespace is only]
         return await exposition((only,), own, by_partition=by_partition)
+
+    async def samples(self) -> Samples:
+        """All that the page of the whole server shows."""
+        others = () if self._others is None else await self._others(False)
+        gateway = self._gateway
+        return await collected(tuple(self._namespaces), gateway.connections, gateway.budget, others=others)
 
     async def of_process(self, by_partition: bool) -> ProcessFigures:
         """What this process counts, for the page of another."""

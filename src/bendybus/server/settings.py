@@ -111,6 +111,8 @@ class Settings:
     """How long a messaging store may take for one call before it counts as away."""
     memory: str | None = None
     """The memory that connections may use, such as `2GB`; None: a share of the machine's memory."""
+    telemetry: bool = False
+    """Whether traces, metrics and logs are exported, as the OTEL_ environment variables say."""
     log_level: str = "info"
     log_format: str = "text"
     audit_log: Path | None = None

@@ -218,16 +218,22 @@ def _encode_amendment(amendment: Amendment) -> str:
     if posting is not None:
         decided = [] if posting.partition is None else [posting.partition]
         said.append([posting.destination, posting.sequence_number, posting.subqueue, *decided])
+    elif amendment.completed_at is not None:
+        # What is posted was not completed.
+        said += [None, amendment.completed_at]
     return to_json(said)
 
 
 def _decode_amendment(text: str) -> Amendment:
     reason, description, properties, *rest = json.loads(text)
-    posting = None
-    if rest:
+    posting = completed_at = None
+    if len(rest) > 1:
+        completed_at = rest[1]
+    elif rest:
         destination, number, subqueue, *decided = rest[0]
         posting = Posting(destination, number, _SUBQUEUES[subqueue], *decided)
-    return Amendment(tuple(b64decode(encoded) for encoded in properties), reason, description, posting)
+    added = tuple(b64decode(encoded) for encoded in properties)
+    return Amendment(added, reason, description, posting, completed_at)
 
 
 @contextmanager

@@ -51,6 +51,42 @@ def test_what_azure_does_not_have_is_found_too(method, path, operation, message)
     assert call.lock_token in ("TOKEN", "")
 
 
+GUID = "7f2c1b8e-6b1c-4b52-9a3f-0d6a1f1f4a11"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "operation", "session"),
+    [
+        ("POST", "/q/sessions", Operation.ACCEPT_SESSION, ("", "")),
+        ("POST", "/q/Sessions/a%2Fb", Operation.ACCEPT_SESSION, ("a/b", "")),
+        ("POST", f"/q/sessions/s/{GUID}", Operation.RENEW_SESSION, ("s", GUID)),
+        ("DELETE", f"/q/sessions/s/{GUID}", Operation.RELEASE_SESSION, ("s", GUID)),
+        ("GET", f"/q/sessions/s/{GUID}/state", Operation.GET_STATE, ("s", GUID)),
+        ("PUT", f"/q/sessions/s/{GUID}/State", Operation.SET_STATE, ("s", GUID)),
+        ("DELETE", f"/q/sessions/s/{GUID}/state", Operation.CLEAR_STATE, ("s", GUID)),
+        ("POST", f"/q/sessions/s/{GUID}/messages/head", Operation.PEEK_LOCK, ("s", GUID)),
+        ("DELETE", f"/q/sessions/s/{GUID}/messages/head", Operation.RECEIVE_AND_DELETE, ("s", GUID)),
+        ("POST", f"/q/sessions/s/{GUID}/messages/deferred/1", Operation.LOCK_DEFERRED, ("s", GUID)),
+        ("DELETE", f"/q/sessions/s/{GUID}/messages/m/TOKEN", Operation.COMPLETE, ("s", GUID)),
+        ("POST", f"/q/sessions/s/{GUID}/messages/m/TOKEN/defer", Operation.DEFER, ("s", GUID)),
+    ],
+)
+def test_a_session_is_named_by_its_id_and_its_lock(method, path, operation, session):
+    call = RestCall.parse(method, path)
+    assert call is not None
+    assert (call.operation, call.entity) == (operation, "q")
+    assert (call.session_id, call.session_lock) == session
+
+
+def test_what_only_looks_like_a_session_is_a_part_of_the_entity():
+    send = RestCall.parse("POST", f"/q/sessions/s/{GUID}/messages")
+    assert send is not None and send.entity == f"q/sessions/s/{GUID}"
+    head = RestCall.parse("POST", "/q/sessions/s/no-lock/messages/head")
+    assert head is not None and (head.entity, head.session_lock) == ("q/sessions/s/no-lock", "")
+    assert RestCall.parse("DELETE", "/q/sessions/s") is None
+    assert RestCall.parse("POST", "/sessions") is None
+
+
 @pytest.mark.parametrize(
     ("method", "operation"),
     [("POST", Operation.RENEW), ("PUT", Operation.UNLOCK), ("DELETE", Operation.COMPLETE)],

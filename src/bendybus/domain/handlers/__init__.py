@@ -57,4 +57,5 @@ HANDLERS: Final[dict[type[object], Handler]] = {
     range_commands.DiscardThrough: ranges.discard_through,
     range_commands.Discard: ranges.discard,
     range_commands.Purge: purging.purge,
+    range_commands.Replay: settling.replay,
 }

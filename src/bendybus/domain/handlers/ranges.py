@@ -102,13 +102,13 @@ def _passes(command: Browse, session: OneSession | None, message: Message) -> bo
 def discard_through(parts: Parts, command: DiscardThrough, at: Instant, changes: Changes) -> Discarded:
     stock, number, states, subqueue = parts.stock, command.number, command.states, command.subqueue
     _refuse_locked(stock, subqueue, lambda each: each.sequence_number <= number and each.state in states)
-    return _remove(_take_through(stock.shelves[subqueue], number, states), stock, changes)
+    return _finish(_take_through(stock.shelves[subqueue], number, states), parts, at, changes)
 
 
 def discard(parts: Parts, command: Discard, at: Instant, changes: Changes) -> Discarded:
     stock, subqueue, wanted = parts.stock, command.subqueue, frozenset(command.numbers)
     _refuse_locked(stock, subqueue, lambda each: each.sequence_number in wanted)
-    return _remove(_take(stock.shelves[subqueue], wanted), stock, changes)
+    return _finish(_take(stock.shelves[subqueue], wanted), parts, at, changes)
 
 
 def _refuse_locked(stock: Stock, subqueue: SubQueue, concerned: _Concerned) -> None:
@@ -147,6 +147,7 @@ def _take(shelf: Shelf, numbers: Collection[SequenceNumber]) -> list[Message]:
     return taken
 
 
-def _remove(messages: list[Message], stock: Stock, changes: Changes) -> Discarded:
-    stock.remove(messages, changes)
+def _finish(messages: list[Message], parts: Parts, at: Instant, changes: Changes) -> Discarded:
+    """The reader has processed them."""
+    parts.completed.finish(messages, at, changes)
     return Discarded(len(messages))

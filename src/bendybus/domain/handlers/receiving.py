@@ -55,11 +55,12 @@ def receive(parts: Parts, command: Receive, at: Instant, changes: Changes) -> Gi
     _refuse_without_session(stock, command.subqueue)
     stock.end_locks(at, changes)
     messages = stock.take(command.count, command.subqueue, at, changes)
-    stock.remove(messages, changes)
     if command.subqueue is SubQueue.MAIN:
         stock.tally.give(messages, at)
         stock.tally.completed += len(messages)
-    return Given(messages)
+    given = parts.completed.given(messages)
+    parts.completed.finish(messages, at, changes)
+    return Given(given)
 
 
 def delete_oldest(parts: Parts, command: DeleteOldest, at: Instant, changes: Changes) -> Deleted:
@@ -126,8 +127,9 @@ def lock_deferred(parts: Parts, command: LockDeferred, at: Instant, changes: Cha
 def receive_deferred(parts: Parts, command: ReceiveDeferred, at: Instant, changes: Changes) -> Given:
     held = _session_of_deferred(parts.stock, command, at)
     messages = _take_deferred(parts.stock, command.sequence_numbers, command.subqueue, held)
-    parts.stock.remove(messages, changes)
-    return Given(messages)
+    given = parts.completed.given(messages)
+    parts.completed.finish(messages, at, changes)
+    return Given(given)
 
 
 def _session_of_deferred(

@@ -17,6 +17,7 @@ from bendybus.domain.commands import (
     DeadLetter,
     Defer,
     Done,
+    Enqueued,
     LoseLocks,
     Release,
     Renew,
@@ -27,6 +28,7 @@ from bendybus.domain.deadletter import Cause
 from bendybus.domain.expiry import NEVER
 from bendybus.domain.messages import Amendment, Message, MessageState, SubQueue
 from bendybus.domain.parts import Parts
+from bendybus.domain.range_commands import Replay, Replayable
 from bendybus.domain.resting import delay_ms
 from bendybus.domain.stock import Stock
 from bendybus.errors import ArgumentError, InvalidOperation, MessageLockLost
@@ -44,6 +46,7 @@ __all__ = [
     "refuse_lost",
     "release",
     "renew",
+    "replay",
 ]
 
 # "Maximum message header size 64 KB". The same limit applies to what settlements add to the properties.
@@ -55,8 +58,13 @@ def complete(parts: Parts, command: Complete, at: Instant, changes: Changes) -> 
     messages, lost = stock.unlock(command.lock_tokens, at, changes)
     if messages and messages[0].subqueue is SubQueue.MAIN:
         stock.tally.completed += len(messages)
-    stock.remove(messages, changes)
+    parts.completed.finish(messages, at, changes)
     return Settled(lost)
+
+
+def replay(parts: Parts, command: Replay, at: Instant, changes: Changes) -> Enqueued | Replayable:
+    """The reverse of `complete`, for messages that are kept."""
+    return parts.completed.put_back(command, at, changes)
 
 
 def abandon(parts: Parts, command: Abandon, at: Instant, changes: Changes) -> Settled:

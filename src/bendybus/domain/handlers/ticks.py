@@ -15,6 +15,7 @@ def tick(parts: Parts, command: Tick, at: Instant, changes: Changes) -> Enqueued
     stock.end_locks(at, changes)
     stock.sweep(at, intake.awaiting_confirmation(), changes)
     intake.forget_identities(at, changes)
+    parts.completed.forget_old(at, changes)
     return intake.activate(at, changes)
 
 

@@ -34,7 +34,7 @@ from bendybus.gateway.management.operation import Answer, Managed, Operation
 from bendybus.gateway.source_filters import Selection
 from bendybus.names import PARTITION_SHIFT, Instant, SequenceNumber, SessionId
 
-__all__ = ["OPERATIONS"]
+__all__ = ["OPERATIONS", "Walk", "Wanted"]
 
 # One answer is one message on the wire, rendered in one go.
 ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -80,12 +80,18 @@ class Wanted:
 class Walk:
     """A walk over the messages of an entity that pass a filter, from a sequence number on, page by page."""
 
-    def __init__(self, managed: Managed, wanted: Wanted, first: int) -> None:
+    def __init__(
+        self, managed: Managed, wanted: Wanted, first: int, hosts: Sequence[ReceivingPort] | None = None
+    ) -> None:
+        """`hosts`: the partitions to look at, if the filter does not decide."""
         self._subqueue = managed.subqueue
         self._wanted = wanted
         self._turns = Turns()
-        self._hosts = [host for host in wanted.hosts(managed.queue) if _last(host) >= first]
+        hosts = wanted.hosts(managed.queue) if hosts is None else hosts
+        self._hosts = [host for host in hosts if _last(host) >= first]
         self._examined = 0
+        self.unavailable = 0
+        """How many partitions could not be looked at."""
         self.next: int | None = None
         """Where to continue; None at the end."""
         if self._hosts:
@@ -119,6 +125,7 @@ class Walk:
             payloads = await host.payloads(messages)
         except Unavailable:
             # "A slow or dead store delays nobody: the others' messages flow" (P-27)
+            self.unavailable += 1
             self._leave_partition()
             return []
         # Where nothing passes, the partition has examined as many as it may at a time.

@@ -27,6 +27,7 @@ from bendybus.gateway.management import (
     filtering,
     locks,
     messages,
+    replaying,
     scheduling,
     sessions,
 )
@@ -46,6 +47,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     **filter_rules.OPERATIONS,
     **extensions.OPERATIONS,
     **filtering.OPERATIONS,
+    **replaying.OPERATIONS,
 }
 
 
