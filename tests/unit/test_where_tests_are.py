@@ -192,7 +192,9 @@ COVERS = {
     "pyspark_servicebus/pipelines/pipeline pyspark_servicebus/pipelines/streams",
     "spark/pipelines/test_repartition.py": "pyspark_servicebus/pipelines/entities",
     "spark/pipelines/test_replay.py": "pyspark_servicebus/pipelines/jobs",
-    "spark/pipelines/test_report.py": "pyspark_servicebus/pipelines/facts pyspark_servicebus/pipelines/page",
+    "spark/pipelines/test_report.py": "pyspark_servicebus/pipelines/charts "
+    "pyspark_servicebus/pipelines/facts pyspark_servicebus/pipelines/page",
+    "spark/pipelines/test_triage.py": "pyspark_servicebus/pipelines/small_triage",
     "faults/cluster_check.py": "pyspark_servicebus/pipelines/shipping",
 }
 
