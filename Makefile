@@ -12,7 +12,7 @@ WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test style types tests wheel compiled docs interop browser faults fuzz cluster bench clean
+.PHONY: help run demo test style types tests wheel compiled docs interop browser faults fuzz cluster connect bench clean
 
 help:  ## What can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -86,6 +86,9 @@ fuzz: $(VENV)/.installed-fuzz  ## 10 million inputs for the parsers of what stra
 cluster: $(VENV)/.installed-dev  ## A standalone Spark cluster loses a worker while it captures; count every message
 	$(BIN)/python tests/faults/cluster_check.py
 
+connect: $(VENV)/.installed-connect  ## Spark Connect and Declarative Pipelines with the data source, as the guide says
+	$(BIN)/python tests/faults/connect_check.py
+
 bench: $(VENV)/.installed-bench  ## Side by side with RabbitMQ 4 and Artemis in many shapes, kinds of stores, Spark beside the SDK: rates, CPU, latency
 	$(BIN)/python tests/bench/run.py $(ARGS)
 	$(BIN)/python tests/bench/shapes.py $(filter --quick,$(ARGS))
@@ -114,6 +117,10 @@ $(VENV)/.installed-portal: $(VENV)/.installed
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(BIN)/pip install --quiet --group dev --editable ".[portal,spark,delta]"
+	touch $@
+
+$(VENV)/.installed-connect: $(VENV)/.installed-dev
+	$(BIN)/pip install --quiet --editable ".[connect]"
 	touch $@
 
 $(VENV)/.installed-deploy: $(VENV)/.installed

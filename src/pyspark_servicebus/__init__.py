@@ -10,7 +10,8 @@ creates a session whose workers find this package: java.py.
 
 from pyspark_servicebus.datasource import ServiceBusDataSource
 from pyspark_servicebus.java import prepare_environment, spark_session
+from pyspark_servicebus.offsets import lag_of
 
-__all__ = ["DefaultSource", "ServiceBusDataSource", "prepare_environment", "spark_session"]
+__all__ = ["DefaultSource", "ServiceBusDataSource", "lag_of", "prepare_environment", "spark_session"]
 
 DefaultSource = ServiceBusDataSource

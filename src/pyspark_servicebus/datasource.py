@@ -2,8 +2,8 @@
 
 They are created on the driver's machine. That is when options and schema are
 checked and the entity is looked up, before any message is read or sent. Copies go to
-the executors and connect there. Batches: reading.py. Streams: stream.py. Both
-ways of writing: writing.py.
+the executors and connect there. Batches: reading.py. Streams: stream.py, and of
+dead letters letters.py. Both ways of writing: writing.py. Tables of a catalog: tables.py.
 """
 
 from __future__ import annotations
@@ -20,10 +20,13 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from bendybus.errors import ArgumentError
+from pyspark_servicebus.letters import LetterStreamReader, is_sub_queue
+from pyspark_servicebus.mistakes import told_plainly
 from pyspark_servicebus.options import ReadOptions, WriteOptions
 from pyspark_servicebus.reading import BatchReader, FilteringBatchReader
 from pyspark_servicebus.schema import read_schema
 from pyspark_servicebus.stream import StreamReader
+from pyspark_servicebus.tables import is_table, reading_options, with_options, writing_options
 from pyspark_servicebus.writing import BatchWriter, StreamWriter
 
 __all__ = ["ServiceBusDataSource"]
@@ -38,25 +41,33 @@ class ServiceBusDataSource(DataSource):
     def name(cls) -> str:
         return "servicebus"
 
+    @told_plainly()
     def schema(self) -> StructType:
-        return read_schema(ReadOptions.parse(self.options))
+        schema = read_schema(ReadOptions.parse(self.options))
+        return with_options(schema, self.options) if is_table(self.options) else schema
 
+    @told_plainly()
     def reader(self, schema: StructType) -> DataSourceReader:
         options = self._read_options(schema)
         kind = FilteringBatchReader if options.filter_pushdown else BatchReader
         return kind(options, schema.names)
 
+    @told_plainly()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        return StreamReader(self._read_options(schema), schema.names)
+        options = self._read_options(schema)
+        kind = LetterStreamReader if is_sub_queue(options.entity) else StreamReader
+        return kind(options, schema.names)
 
+    @told_plainly()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        return BatchWriter(WriteOptions.parse(self.options), schema, overwrite)
+        return BatchWriter(WriteOptions.parse(writing_options(self.options, schema)), schema, overwrite)
 
+    @told_plainly()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
-        return StreamWriter(WriteOptions.parse(self.options), schema, overwrite)
+        return StreamWriter(WriteOptions.parse(writing_options(self.options, schema)), schema, overwrite)
 
     def _read_options(self, schema: StructType) -> ReadOptions:
-        options = ReadOptions.parse(self.options)
+        options = ReadOptions.parse(reading_options(self.options, schema))
         known = {(field.name, field.dataType.simpleString()) for field in read_schema(options).fields}
         for field in schema.fields:
             if (field.name, field.dataType.simpleString()) not in known:

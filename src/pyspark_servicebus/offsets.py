@@ -9,13 +9,14 @@ the same positions different (stream.py). Everything here is values and text.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from bendybus.errors import ArgumentError
 
-__all__ = ["Offset", "Positions"]
+__all__ = ["Offset", "Positions", "behind", "lag_of"]
 
 VERSION: Final = 1
 
@@ -62,6 +63,24 @@ class Offset:
             )
         except (AttributeError, KeyError, TypeError, ValueError):
             raise ArgumentError("The checkpoint was not written by the servicebus source.") from None
+
+
+def behind(marks: Positions, read: Positions) -> dict[int, int]:
+    """The numbers in each partition that were given and not read: at most so many messages wait there."""
+    return {partition: max(0, mark - read.get(partition, 0)) for partition, mark in marks.items()}
+
+
+def lag_of(progress: Any) -> int | None:
+    """How many messages a stream is behind, from its progress; None if no source of it says so.
+
+    `progress` is a query's `lastProgress`, or one of its `recentProgress`. Numbers have gaps where messages
+    were cancelled or expired, so this is the largest possible lag.
+    """
+    told = (
+        [json.loads(source["latestOffset"] or "null") for source in progress["sources"]] if progress else []
+    )
+    lags = [each["lag"] for each in told if isinstance(each, dict) and "lag" in each]
+    return sum(lags) if lags else None
 
 
 def _write(positions: Positions) -> dict[str, int]:

@@ -1,9 +1,9 @@
 """Options for reading and writing, parsed and checked once.
 
 Names follow Kafka's if Kafka has the option. They are case-insensitive, as
-Spark's are; an unknown option is refused by name. Errors are reported before
-anything is connected, and no error quotes a secret. docs/reference/spark.md has
-the table.
+Spark's are; an unknown option is refused by name (option_names.py). Errors are
+reported before anything is connected, and no error quotes a secret.
+docs/reference/spark.md has the table.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from typing import Final
 from bendybus.client import ClientSettings
 from bendybus.errors import ArgumentError
 from bendybus.names import COUNTER_MAX
+from pyspark_servicebus.option_names import own_options, unknown_option
 
 __all__ = [
     "COMMON",
+    "CONNECTIONS",
     "EARLIEST",
     "LATEST",
     "READ",
@@ -35,10 +37,9 @@ __all__ = [
 EARLIEST: Final = -2
 LATEST: Final = -1
 
+CONNECTIONS: Final = ("connectionString", "connectionStringFile", "connectionStringEnv")
 COMMON: Final = (
-    "connectionString",
-    "connectionStringFile",
-    "connectionStringEnv",
+    *CONNECTIONS,
     "entity",
     "certificate",
     "operationTimeoutMs",
@@ -202,17 +203,13 @@ class _Given:
     def __init__(
         self, options: Mapping[str, str], known: Iterable[str], what: str, passed_by: Iterable[str] = ()
     ) -> None:
-        self._values = {name.lower(): value for name, value in options.items()}
-        names = {name.lower(): name for name in known}
-        unknown = sorted(self._values.keys() - names.keys() - {name.lower() for name in passed_by})
+        own = own_options(options)
+        self._values = {name.lower(): value for name, value in own.items()}
+        known = tuple(known)
+        allowed = {name.lower() for name in (*known, *passed_by)}
+        unknown = sorted(name for name in own if name.lower() not in allowed)
         if unknown:
-            elsewhere = {name.lower() for name in (*READ, *WRITE)}
-            hint = " (it is not for this direction)" if unknown[0] in elsewhere else ""
-            raise ArgumentError(
-                f"Option '{unknown[0]}' is unknown{hint}; a servicebus entity is {what} with: "
-                + ", ".join(names.values())
-                + "."
-            )
+            raise ArgumentError(unknown_option(unknown[0], known, (*READ, *WRITE), what))
 
     def text(self, name: str) -> str | None:
         return self._values.get(name.lower())
@@ -234,10 +231,14 @@ class _Given:
         return settings, settings.named_entity(None)
 
     def _connection_string(self) -> str:
-        sources = ("connectionString", "connectionStringFile", "connectionStringEnv")
-        named = [name for name in sources if self.text(name) is not None]
+        named = [name for name in CONNECTIONS if self.text(name) is not None]
         if len(named) != 1:
-            raise ArgumentError(f"Exactly one of the options {', '.join(sources)} must be given.")
+            hint = (
+                ""
+                if self._values
+                else " A table keeps its options if it is created without a list of columns."
+            )
+            raise ArgumentError(f"Exactly one of the options {', '.join(CONNECTIONS)} must be given.{hint}")
         value = self.text(named[0]) or ""
         if named[0] == "connectionStringFile":
             try:
@@ -251,10 +252,10 @@ class _Given:
         return value
 
     def choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
-        value = (self.text(name) or default).lower()
-        if value not in choices:
-            raise ArgumentError(f"Option '{name}' must be one of {', '.join(choices)}, not '{value}'.")
-        return value
+        given = self.text(name) or default
+        if given.lower() not in choices:
+            raise ArgumentError(f"Option '{name}' must be one of {', '.join(choices)}, not '{given}'.")
+        return given.lower()
 
     def boolean(self, name: str, default: bool) -> bool:
         return self.choice(name, ("true", "false"), str(default).lower()) == "true"

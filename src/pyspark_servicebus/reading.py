@@ -28,6 +28,7 @@ from bendybus.errors import ArgumentError
 from bendybus.names import PARTITION_SHIFT
 from pyspark_servicebus.decoding import RowDecoder
 from pyspark_servicebus.entity import MessageRange, Selection, open_entity
+from pyspark_servicebus.mistakes import told_plainly
 from pyspark_servicebus.options import STATES, ReadOptions
 from pyspark_servicebus.planning import RangesPartition, resolve, selected, share_out
 
@@ -43,7 +44,7 @@ def read_ranges(
 ) -> Iterator[pa.RecordBatch]:
     """On an executor: the messages of these ranges, a record batch for each answer of the broker."""
     decoder = RowDecoder(columns)
-    with BusClient(options.settings) as client:
+    with told_plainly(), BusClient(options.settings) as client:
         entity = open_entity(client, options)
         for wanted in ranges:
             for payloads in entity.browse(wanted, selection):
@@ -62,6 +63,7 @@ class BatchReader(DataSourceReader):
         self._after = 0
         self._through = (1 << 63) - 1
 
+    @told_plainly()
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
         with BusClient(options.settings) as client:

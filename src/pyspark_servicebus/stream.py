@@ -39,7 +39,8 @@ from pyspark_servicebus.entity import (
     RangedEntity,
     open_entity,
 )
-from pyspark_servicebus.offsets import Offset, Positions
+from pyspark_servicebus.mistakes import told_plainly
+from pyspark_servicebus.offsets import Offset, Positions, behind
 from pyspark_servicebus.options import ReadOptions
 from pyspark_servicebus.planning import RangesPartition, limited, resolve, selected, share_out
 from pyspark_servicebus.reading import read_ranges, selection_of
@@ -59,6 +60,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._until: dict[int, int] | None = None
         """With availableNow: the end of the entity when the run began."""
         self._committed: Positions | None = None
+        self._planned: Positions | None = None
+        """The end of the newest batch, from which the lag is counted."""
         self._checked = False
         self._client: BusClient | None = None
         self._entity: Entity | None = None
@@ -71,6 +74,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- offsets ---------------------------------------------------------------------------
 
+    @told_plainly()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         # Called twice, and the second result counts, so it must equal the first.
         if self._initial is None:
@@ -87,9 +91,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         most = self._options.messages_per_trigger
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
+    @told_plainly()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         self._until = self._marks(self._fresh_info())
 
+    @told_plainly()
     def latestOffset(  # noqa: N802 - Spark's name
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, Any]:
@@ -109,16 +115,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = replace(begin, began=begin.positions, flush=begin.flush + 1)
         else:
             end = begin
+        self._planned = end.positions
         return end.to_json()
 
+    @told_plainly()
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         if self._initial is None and self._info is None:
             return None
         info = self._known_info()
-        told = Offset(
-            entity=self._options.entity, generation=info.generation, consumer="", positions=self._marks(info)
-        )
-        return told.to_json()
+        marks = self._marks(info)
+        told = Offset(entity=self._options.entity, generation=info.generation, consumer="", positions=marks)
+        return {**told.to_json(), "lag": sum(behind(marks, self._planned or {}).values())}
 
     def _marks(self, info: EntityInfo) -> dict[int, int]:
         return {
@@ -129,6 +136,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- batches ---------------------------------------------------------------------------
 
+    @told_plainly()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begin, finish = Offset.from_json(start), Offset.from_json(end)
         began = begin.positions if finish.began is None else finish.began
@@ -149,6 +157,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, RangesPartition)
         return read_ranges(self._options, self._columns, partition.ranges, self._selection)
 
+    @told_plainly()
     def commit(self, end: dict[str, Any]) -> None:
         """The sink has durably stored everything up to here."""
         if not self._options.consume:
@@ -192,11 +201,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _fresh_info(self) -> EntityInfo:
         info = self._opened().info()
-        if not info.ordered:
-            raise InvalidOperation(
-                f"'{self._options.entity}' cannot be streamed: messages enter a sub-queue in no order of "
-                "their sequence numbers. Read it as a batch."
-            )
+        assert info.ordered, "sub-queues have a reader of their own"
         self._info, self._info_at = info, time.monotonic()
         return info
 

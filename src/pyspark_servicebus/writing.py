@@ -20,6 +20,7 @@ from pyspark.sql.types import StructType
 from bendybus.client import BusClient
 from bendybus.errors import ArgumentError, InvalidOperation, NotSupported, Unauthorized
 from pyspark_servicebus.encoding import MessageEncoder
+from pyspark_servicebus.mistakes import told_plainly
 from pyspark_servicebus.options import WriteOptions
 from pyspark_servicebus.schema import check_writable
 
@@ -56,6 +57,7 @@ def _keeps_rows_apart(client: BusClient, entity: str) -> bool:
     return bool(info["duplicate-detection"]) and int(info["partition-count"]) > 1
 
 
+@told_plainly()
 def write(options: WriteOptions, apart: bool, prefix: str, batches: Iterator[pa.RecordBatch]) -> SentMessages:
     """On an executor: send one task's rows. Returns when all of them are accepted."""
     encoder = MessageEncoder(prefix if options.generate_ids else "", group_by_id=apart)

@@ -27,8 +27,11 @@ JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     ("arguments", "told"),
     [
         (("capture", "nowhere", "sink"), "nowhere' could not be found"),
-        (("replay", "sink", "nowhere"), "nowhere' could not be found"),
+        (("capture", "nowhere", "sink", "--summary", "no/such.json"), "no folder 'no'"),
+        (("replay", "sink", "nowhere"), "no folder 'sink'"),
+        (("replay", ".", "nowhere"), "'.' holds no capture"),
         (("report",), "needs an entity"),
+        (("report", "--captured", "sink"), "no folder 'sink'"),
         (("triage", "nowhere"), "'nowhere"),
         (("repartition", "nowhere", "new", "--yes"), "nowhere' could not be found"),
         (("repartition", "nowhere", "new"), "pass --yes"),
@@ -44,6 +47,22 @@ def test_a_mistake_is_one_line_before_spark_is_started(
     assert done.returncode in (1, 2)
     assert told in done.stderr and done.stderr.count("\n") == 1, done.stderr
     assert "SharedAccessKey" not in done.stderr
+
+
+def test_a_triage_of_few_letters_starts_no_spark_and_a_reason_that_matches_nothing_fails(
+    make_queue: MakeQueue, bendybus: Bendybus, attempt: Bendybus
+) -> None:
+    queue = make_queue(Kind.PARTITIONED)
+    bendybus("send", queue, "--body", "x", "--count", "20", "--partition-key", "ada")
+    bendybus("receive", queue, "--max", "20", "--dead-letter", "--reason", "Late")
+    listed = json.loads(bendybus("pipeline", "triage", queue, "-o", "json").stdout)
+    assert [(group["reason"], group["messages"]) for group in listed["groups"]] == [("Late", 20)]
+    done = attempt("pipeline", "triage", queue, "--reason", "Nonsense", "--action", "discard", "--yes")
+    assert done.returncode == 1
+    assert "has the reason 'Nonsense'; nothing was done" in done.stderr and done.stderr.count("\n") == 1
+    told = bendybus("pipeline", "triage", queue, "--action", "discard", "--yes", "-o", "json")
+    assert json.loads(told.stdout)["messages"] == 20
+    assert "Spark" not in told.stderr
 
 
 def test_without_spark_the_extra_is_named(server: ServerProcess, tmp_path: Path) -> None:

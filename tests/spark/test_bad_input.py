@@ -10,7 +10,8 @@ from fix_server import Kind
 @pytest.mark.parametrize(
     ("more", "named"),
     [
-        ({"startingOffset": "latest"}, "'startingoffset' is unknown"),
+        ({"startingOffset": "latest"}, "Did you mean 'startingOffsets'"),
+        ({"subscribe": "orders"}, "Here it is 'entity'"),
         ({"mode": "consume"}, "a batch has no commit"),
     ],
 )
@@ -19,6 +20,7 @@ def test_options_that_cannot_be_meant_are_named(read, more, named, server):
     with pytest.raises(Exception, match=named) as caught:
         read("usual-partitioned-0", **more).collect()
     assert server.key not in str(caught.value)
+    assert "Traceback" not in str(caught.value)
 
 
 def test_a_wrong_key_is_named(spark, options, new_queue, server):
@@ -32,11 +34,25 @@ def test_a_wrong_key_is_named(spark, options, new_queue, server):
 
 
 def test_an_unknown_entity_is_named(spark, options, read):
-    with pytest.raises(Exception, match="nowhere' could not be found"):
+    with pytest.raises(Exception, match="nowhere' could not be found") as caught:
         read("nowhere").collect()
+    assert "Traceback" not in str(caught.value)
     rows = spark.range(1).selectExpr("'x' as body")
-    with pytest.raises(Exception, match="nowhere' could not be found"):
+    with pytest.raises(Exception, match="nowhere' could not be found") as caught:
         rows.write.format("servicebus").options(**options("nowhere")).mode("append").save()
+    assert "Traceback" not in str(caught.value)
+
+
+def test_a_mistake_in_a_task_or_a_stream_has_no_traceback(spark, options, new_queue, tmp_path):
+    large = spark.range(1).selectExpr("repeat('x', 300000) as body")
+    with pytest.raises(Exception, match=r"300\d+ bytes; at most") as caught:
+        large.write.format("servicebus").options(**options(new_queue(Kind.PARTITIONED))).mode("append").save()
+    assert "Traceback" not in str(caught.value)
+    writing = spark.readStream.format("servicebus").options(**options("nowhere")).load().writeStream
+    writing = writing.format("noop").option("checkpointLocation", str(tmp_path)).trigger(availableNow=True)
+    with pytest.raises(Exception, match="nowhere' could not be found") as caught:
+        writing.start().awaitTermination()
+    assert "Traceback" not in str(caught.value)
 
 
 def test_a_connection_string_may_stay_in_a_file(spark, server, new_queue, fill, tmp_path):

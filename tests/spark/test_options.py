@@ -46,8 +46,8 @@ def test_a_connection_string_may_be_in_the_environment(monkeypatch):
 @pytest.mark.parametrize(
     ("more", "named"),
     [
-        ({"maxOffsetsPerTrigger": "5"}, "'maxoffsetspertrigger' is unknown"),
-        ({"mode": "peek"}, "'mode' must be one of browse, consume, not 'peek'"),
+        ({"colour": "red"}, "'colour' is unknown"),
+        ({"mode": "Peek"}, "'mode' must be one of browse, consume, not 'Peek'"),
         ({"startingOffsets": "first"}, "'startingOffsets' must be earliest, latest"),
         ({"startingOffsets": '{"0": -3}'}, "'startingOffsets' must be"),
         ({"startingOffsets": '{"a": 3}'}, "'startingOffsets' must be"),
@@ -75,6 +75,47 @@ def test_what_cannot_be_meant_is_named_without_the_key(more, named):
     with pytest.raises(ArgumentError, match=named) as caught:
         reading(**more)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("subscribe", "Here it is 'entity'"),
+        ("kafka.bootstrap.servers", "Here it is 'connectionString'"),
+        ("maxOffsetsPerTrigger", "Here it is 'maxMessagesPerTrigger'"),
+        ("startingOffsetsByTimestamp", "Here it is 'startingTimestamp'"),
+        ("includeHeaders", "Here it is 'includeProperties'"),
+        ("kafka.linger.ms", "no counterpart here"),
+        ("eventhubs.connectionString", "Here it is 'connectionString'"),
+        ("startingOffset", "Did you mean 'startingOffsets'"),
+        ("maxMessagesPerTriger", "Did you mean 'maxMessagesPerTrigger'"),
+    ],
+)
+def test_an_option_of_another_connector_is_answered_with_ours(name, answer):
+    with pytest.raises(ArgumentError, match=answer) as caught:
+        reading(**{name: "x"})
+    # As it was written, and not in lower case.
+    assert f"'{name}'" in str(caught.value)
+
+
+def test_options_of_a_table_have_a_prefix_and_company():
+    """As Spark hands them over for CREATE TABLE ... USING servicebus OPTIONS (...)."""
+    options = ReadOptions.parse(
+        {
+            "option.connectionString": STRING,
+            "option.entity": "orders",
+            "option.Mode": "consume",
+            "provider": "servicebus",
+            "owner": "ada",
+            "location": "file:/warehouse/orders",
+            "is_managed_location": "true",
+        }
+    )
+    assert (options.entity, options.consume) == ("orders", True)
+    with pytest.raises(ArgumentError, match="'colour' is unknown"):
+        ReadOptions.parse({"option.connectionString": STRING, "option.entity": "q", "option.colour": "red"})
+    with pytest.raises(ArgumentError, match="'owner' is unknown"):
+        reading(owner="ada")
 
 
 def test_consuming_takes_what_leaves_no_message_of_a_partition_out():

@@ -193,13 +193,16 @@ COVERS = {
     "spark/test_rows.py": "pyspark_servicebus/decoding pyspark_servicebus/encoding pyspark_servicebus/entity "
     "pyspark_servicebus/offsets pyspark_servicebus/planning pyspark_servicebus/schema",
     "spark/test_streaming.py": "pyspark_servicebus/stream",
-    "spark/test_options.py": "pyspark_servicebus/datasource",
+    "spark/test_options.py": "pyspark_servicebus/datasource pyspark_servicebus/option_names",
+    "spark/test_bad_input.py": "pyspark_servicebus/mistakes",
     "spark/pipelines/test_capture.py": "pyspark_servicebus/pipelines/checkpoint "
     "pyspark_servicebus/pipelines/delta pyspark_servicebus/pipelines/failures "
     "pyspark_servicebus/pipelines/pipeline pyspark_servicebus/pipelines/streams",
     "spark/pipelines/test_repartition.py": "pyspark_servicebus/pipelines/entities",
     "spark/pipelines/test_replay.py": "pyspark_servicebus/pipelines/jobs",
-    "spark/pipelines/test_report.py": "pyspark_servicebus/pipelines/facts pyspark_servicebus/pipelines/page",
+    "spark/pipelines/test_report.py": "pyspark_servicebus/pipelines/charts "
+    "pyspark_servicebus/pipelines/facts pyspark_servicebus/pipelines/page",
+    "spark/pipelines/test_triage.py": "pyspark_servicebus/pipelines/small_triage",
     "faults/cluster_check.py": "pyspark_servicebus/pipelines/shipping",
 }
 

@@ -95,9 +95,11 @@ class SparkOptions:
 
     def run(self, pipeline: Pipeline, show: Callable[[Summary], None] | None = None) -> None:
         """Check, run and show the result; `show` replaces the usual table."""
+        if self.summary is not None and not self.summary.absolute().parent.is_dir():
+            raise ConfigError(f"there is no folder '{self.summary.parent}' for the summary")
         pipeline.check()
         stopping = threading.Event()
-        spark = self._session()
+        spark = None if self._needs_no_spark(pipeline) else self._session()
         with ended_by_signals(stopping), progress() as bar:
             task = bar.add_task("Starting", total=None)
             reporter = self._reporter(pipeline)
@@ -108,12 +110,13 @@ class SparkOptions:
 
             run = Run(self.available_now, tell, stopping, self.interval)
             try:
-                summary = pipeline.run(spark, run)
+                summary = pipeline.run(spark, run)  # type: ignore[arg-type]  # None only where it is small
             except BaseException as error:
                 reporter.end("failed", error=str(error) or type(error).__name__)
                 raise
             finally:
-                spark.stop()
+                if spark is not None:
+                    spark.stop()
         values = summary.to_json()
         reporter.end(summary.outcome, summary.messages, values)
         if self.summary is not None:
@@ -129,6 +132,11 @@ class SparkOptions:
             )
         if summary.outcome == "stopped":
             note("Stopped; run it again to go on.")
+
+    def _needs_no_spark(self, pipeline: Pipeline) -> bool:
+        """Whether the work is so small that Spark's start would take longest, and no master is named."""
+        named = self.master or os.environ.get("SPARK_MASTER") or self.archive or self.conf
+        return not named and bool(getattr(pipeline, "small", False))
 
     def _reporter(self, pipeline: Pipeline) -> RunReporter:
         """Tells the server about the run, for its portal."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -32,6 +33,18 @@ _per_batch_option = click.option(
     "--max-per-batch", type=click.IntRange(min=1), metavar="N", help="Messages in one micro-batch."
 )
 _where_option = click.option("--where", metavar="SQL", help="Only messages for which this holds.")
+
+
+REPORT_COLUMNS: Final = (
+    "Entity",
+    "Waiting",
+    "Captured",
+    "Dead letters",
+    "Keys",
+    "Skew",
+    "Median age (s)",
+    "Median latency (s)",
+)
 
 
 class Format(StrEnum):
@@ -159,14 +172,41 @@ def report(spark: SparkOptions, entity: tuple[str, ...], captured: str | None, p
     """Show rates, latencies, skew, keys and dead-letter reasons as one HTML page."""
 
     def show(summary: Summary) -> None:
-        rows = [
-            (part["title"], part["messages"], part["keys"], part["skew"], part["latency"].get("p50"))
-            for part in summary.details.get("sections", ())
+        show_many(REPORT_COLUMNS, report_rows(summary), None)
+        reasons = [
+            (entity, group["reason"] or "(none given)", group["messages"])
+            for entity, groups in summary.details.get("deadLetters", {}).items()
+            for group in groups
         ]
-        show_many(("", "Messages", "Keys", "Skew", "Median age or latency (s)"), rows, None)
+        if reasons:
+            show_many(("Dead letters of", "Reason", "Messages"), reasons, None)
         note(f"The page: {page}")
 
     spark.run(Report(bus=spark.bus(), output=page, entities=entity, captured=captured, top=top), show)
+
+
+def report_rows(summary: Summary) -> list[tuple[object, ...]]:
+    """A row for each entity. Keys and skew are of the waiting messages, or else of the captured ones."""
+    parts = {(part["entity"], part["kind"]): part for part in summary.details.get("sections", ())}
+    letters = summary.details.get("deadLetters", {})
+    rows: list[tuple[object, ...]] = []
+    for entity in dict.fromkeys([*(entity for entity, _ in parts), *letters]):
+        waiting, captured = parts.get((entity, "waiting")), parts.get((entity, "captured"))
+        shown = waiting or captured or {}
+        dead = letters.get(entity)
+        rows.append(
+            (
+                entity,
+                None if waiting is None else waiting["messages"],
+                None if captured is None else captured["messages"],
+                None if dead is None else sum(group["messages"] for group in dead),
+                shown.get("keys"),
+                shown.get("skew"),
+                None if waiting is None else waiting["latency"].get("p50"),
+                None if captured is None else captured["latency"].get("p50"),
+            )
+        )
+    return rows
 
 
 @click.command

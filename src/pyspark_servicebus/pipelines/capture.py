@@ -20,13 +20,19 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from bendybus.errors import ArgumentError, ConfigError
-from pyspark_servicebus.pipelines.checkpoint import Folder, own_checkpoint, query_name
+from pyspark_servicebus.pipelines.checkpoint import (
+    Folder,
+    clear_false_start,
+    is_local,
+    own_checkpoint,
+    query_name,
+)
 from pyspark_servicebus.pipelines.failures import spark_errors_told
-from pyspark_servicebus.pipelines.pipeline import Bus, Run, Summary, at_least_one, is_dead_letters, timed
-from pyspark_servicebus.pipelines.streams import run_stream
+from pyspark_servicebus.pipelines.pipeline import Bus, Run, Summary, at_least_one, timed
+from pyspark_servicebus.pipelines.streams import default_batch, run_stream
 from pyspark_servicebus.schema import ALL_COLUMNS
 
-__all__ = ["FORMATS", "Capture", "captured", "captured_entities"]
+__all__ = ["FORMATS", "Capture", "captured", "captured_entities", "check_captured"]
 
 FORMATS: Final = ("parquet", "delta")
 CHECKPOINTS: Final = "_checkpoints"
@@ -53,11 +59,6 @@ class Capture:
         if self.format not in FORMATS:
             raise ArgumentError(f"'{self.format}' is none of the formats {', '.join(FORMATS)}.")
         at_least_one("messages_per_trigger", self.messages_per_trigger)
-        if is_dead_letters(self.entity):
-            raise ArgumentError(
-                f"'{self.entity}' cannot be captured: dead letters arrive in no order. 'report' and 'triage' "
-                "read them."
-            )
         if self.format == "delta":
             require_delta()
         if self.consume:
@@ -78,6 +79,7 @@ class Capture:
             "mode": self._mode,
         }
         folder = own_checkpoint(spark, checkpoint, identity)
+        clear_false_start(folder)
         with timed() as seconds, spark_errors_told():
             writer = self._rows(spark).writeStream.option("checkpointLocation", folder.uri)
             if self.format == "delta":
@@ -107,7 +109,7 @@ class Capture:
             self.entity,
             mode=self._mode,
             includeRaw=str(self.raw).lower(),
-            maxMessagesPerTrigger=self.messages_per_trigger,
+            maxMessagesPerTrigger=self.messages_per_trigger or default_batch(self.entity),
         )
         rows = spark.readStream.format("servicebus").options(**options).load()
         return rows.withColumns(
@@ -136,6 +138,28 @@ def require_delta() -> None:
 # -- what was captured --------------------------------------------------------------------
 
 
+def check_captured(path: str, entity: str | None = None) -> None:
+    """Raise if there is no capture in `path`. Folders that only Spark can reach are not looked at."""
+    if not is_local(path):
+        return
+    if not os.path.isdir(path):
+        raise ArgumentError(f"There is no folder '{path}'.")
+    names = sorted(name for name in os.listdir(path) if name.startswith("entity="))
+    _pick(path, [unquote(name.removeprefix("entity=")) for name in names], entity)
+
+
+def _pick(path: str, entities: list[str], entity: str | None) -> list[str]:
+    """All entities, or the one that is named."""
+    if not entities:
+        raise ArgumentError(f"'{path}' holds no capture: there is no folder 'entity=...' in it.")
+    if entity is None:
+        return entities
+    known = [each for each in entities if each.lower() == entity.lower()]
+    if not known:
+        raise ArgumentError(f"'{path}' has no capture of '{entity}'; it has: {', '.join(entities)}.")
+    return known
+
+
 def captured_entities(spark: SparkSession, path: str) -> list[str]:
     """The entities that were captured below `path`."""
     return [
@@ -147,16 +171,7 @@ def captured_entities(spark: SparkSession, path: str) -> list[str]:
 
 def captured(spark: SparkSession, path: str, entity: str | None = None) -> DataFrame:
     """The captured messages of one entity or all entities, each once, with a column `entity`."""
-    entities = captured_entities(spark, path)
-    if entity is not None:
-        known = [each for each in entities if each.lower() == entity.lower()]
-        if not known:
-            raise ArgumentError(
-                f"'{path}' has no capture of '{entity}'; it has: {', '.join(entities) or 'none at all'}."
-            )
-        entities = known
-    if not entities:
-        raise ArgumentError(f"'{path}' holds no capture: there is no folder 'entity=...' in it.")
+    entities = _pick(path, captured_entities(spark, path), entity)
     with spark_errors_told():
         parts = [
             _read(spark, _join(path, folder_name(each))).withColumn("entity", F.lit(each))

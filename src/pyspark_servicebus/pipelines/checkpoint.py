@@ -2,7 +2,8 @@
 
 `pipeline.json` says which pipeline the checkpoint belongs to. A run that would continue from the position
 of another pipeline is refused before it reads anything. The other files belong to the pipeline or to
-Spark. Files are replaced by renaming, so a reader finds the old one or the new one.
+Spark. Files are replaced by renaming, so a reader finds the old one or the new one. A pipeline that runs
+without Spark has its folder on this machine.
 """
 
 from __future__ import annotations
@@ -11,22 +12,81 @@ import json
 import os
 import uuid
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from bendybus.errors import ArgumentError, ConfigError
+from bendybus.errors import ArgumentError, ConfigError, NotSupported
 
-__all__ = ["Folder", "default_checkpoint", "own_checkpoint", "query_name"]
+__all__ = [
+    "Folder",
+    "LocalFolder",
+    "clear_false_start",
+    "default_checkpoint",
+    "is_local",
+    "own_checkpoint",
+    "own_local_checkpoint",
+    "query_name",
+]
 
 IDENTITY: Final = "pipeline.json"
 VERSION: Final = 1
+
+
+def is_local(path: str) -> bool:
+    """Whether Python finds this folder without Spark."""
+    return "://" not in path and not path.startswith("file:")
+
+
+class LocalFolder:
+    """A folder of this machine, for pipelines that run without Spark. `Folder` can read it later."""
+
+    def __init__(self, path: str) -> None:
+        self._root = Path(path).absolute()
+
+    @property
+    def uri(self) -> str:
+        return self._root.as_uri()
+
+    def exists(self, name: str = "") -> bool:
+        return (self._root / name).exists()
+
+    def read_json(self, name: str) -> dict[str, Any] | None:
+        try:
+            text = (self._root / name).read_text()
+        except FileNotFoundError:
+            return None
+        return _object(text, f"{self._root / name}")
+
+    def write_json(self, name: str, value: Mapping[str, Any]) -> None:
+        self._root.mkdir(parents=True, exist_ok=True)
+        fresh = self._root / f".{name}.{uuid.uuid4().hex}"
+        fresh.write_text(json.dumps(value, indent=2))
+        # Hadoop keeps a checksum of what it wrote, and would find that the new text does not match.
+        (self._root / f".{name}.crc").unlink(missing_ok=True)
+        fresh.replace(self._root / name)
+
+
+def _object(text: str, where: str) -> dict[str, Any]:
+    try:
+        read = json.loads(text)
+    except ValueError:
+        read = None
+    if not isinstance(read, dict):
+        raise ArgumentError(f"'{where}' is damaged: it does not hold a JSON object.")
+    return read
 
 
 class Folder:
     """Files of one folder, through Hadoop's file systems: local, HDFS, object stores."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
+        if not hasattr(spark, "sparkContext"):
+            raise NotSupported(
+                "A pipeline needs a session with a Spark of its own, as spark_session() makes: over Spark "
+                "Connect it could reach neither checkpoints nor jobs."
+            )
         # Python has no other access to them, and Spark Connect has none at all.
         jvm: Any = spark.sparkContext._jvm
         self._jvm = jvm
@@ -51,6 +111,15 @@ class Folder:
         found = self._files.listStatus(self._root)
         return sorted(str(each.getPath().getName()) for each in found if each.isDirectory())
 
+    def files(self, name: str) -> list[str]:
+        """The names of the files in a subfolder; none if it does not exist."""
+        if not self.exists(name):
+            return []
+        return sorted(str(each.getPath().getName()) for each in self._files.listStatus(self._at(name)))
+
+    def remove(self, name: str) -> None:
+        self._files.delete(self._at(name), True)
+
     def read_json(self, name: str) -> dict[str, Any] | None:
         if not self.exists(name):
             return None
@@ -59,13 +128,7 @@ class Folder:
             text = self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
         finally:
             stream.close()
-        try:
-            read = json.loads(text)
-        except ValueError:
-            read = None
-        if not isinstance(read, dict):
-            raise ArgumentError(f"'{self.uri}/{name}' is damaged: it does not hold a JSON object.")
-        return read
+        return _object(text, f"{self.uri}/{name}")
 
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
         self._files.mkdirs(self._root)
@@ -91,6 +154,18 @@ def default_checkpoint(kind: str, *entities: str) -> str:
 def own_checkpoint(spark: SparkSession, path: str, identity: Mapping[str, Any]) -> Folder:
     """The folder of a checkpoint that is new or belongs to this pipeline. Otherwise raises."""
     folder = Folder(spark, path)
+    _own(folder, path, identity)
+    return folder
+
+
+def own_local_checkpoint(path: str, identity: Mapping[str, Any]) -> LocalFolder:
+    """The same on this machine, without Spark."""
+    folder = LocalFolder(path)
+    _own(folder, path, identity)
+    return folder
+
+
+def _own(folder: Folder | LocalFolder, path: str, identity: Mapping[str, Any]) -> None:
     wanted = {"version": VERSION, **identity}
     found = folder.read_json(IDENTITY)
     if found is None:
@@ -99,14 +174,24 @@ def own_checkpoint(spark: SparkSession, path: str, identity: Mapping[str, Any]) 
                 f"the checkpoint '{path}' was made by another query than a pipeline: use another one"
             )
         folder.write_json(IDENTITY, {**wanted, "id": uuid.uuid4().hex})
-        return folder
+        return
     for name in sorted({*wanted, *found} - {"id"}):
         if found.get(name) != wanted.get(name):
             raise ConfigError(
                 f"the checkpoint '{path}' is of a pipeline with {name} = {found.get(name)!r}, "
                 f"not {wanted.get(name)!r}: use another one"
             )
-    return folder
+
+
+def clear_false_start(folder: Folder) -> None:
+    """Remove what was left by a run that was interrupted while it recorded its first batch.
+
+    Spark refuses to begin a query while there is any file in these folders, though nothing was planned.
+    """
+    logs = ("offsets", "commits")
+    if not any(name.isdecimal() for log in logs for name in folder.files(log)):
+        for log in logs:
+            folder.remove(log)
 
 
 def query_name(folder: Folder) -> str:

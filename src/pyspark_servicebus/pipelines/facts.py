@@ -14,7 +14,11 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-__all__ = ["Facts", "facts_of"]
+__all__ = ["CAPTURED", "WAITING", "Facts", "facts_of"]
+
+# What the messages of a section are.
+WAITING: Final = "waiting"
+CAPTURED: Final = "captured"
 
 PERCENTILES: Final = (50, 90, 99, 100)
 # As many as fit into a plot.
@@ -25,7 +29,9 @@ _BUCKETS_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 72
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    title: str
+    entity: str
+    kind: str
+    """WAITING or CAPTURED."""
     messages: int
     body_bytes: int
     keys: int
@@ -52,7 +58,9 @@ class Facts:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "title": self.title,
+            "title": f"{self.kind.capitalize()} {'of' if self.kind == CAPTURED else 'in'} {self.entity}",
+            "entity": self.entity,
+            "kind": self.kind,
             "messages": self.messages,
             "bodyBytes": self.body_bytes,
             "keys": self.keys,
@@ -68,7 +76,13 @@ class Facts:
 
 
 def facts_of(
-    rows: DataFrame, title: str, latency_name: str, until: Column, partition_count: int, top: int
+    rows: DataFrame,
+    entity: str,
+    kind: str,
+    latency_name: str,
+    until: Column,
+    partition_count: int,
+    top: int,
 ) -> Facts:
     """The facts of rows from the data source. Latency is measured from the enqueued time to `until`."""
     seen = rows.select(
@@ -82,7 +96,8 @@ def facts_of(
         total = _totals(seen)
         bucket_s, rates = _rates(seen, total)
         return Facts(
-            title=title,
+            entity=entity,
+            kind=kind,
             messages=total.messages,
             body_bytes=total.bytes or 0,
             keys=total.keys,

@@ -6,6 +6,7 @@ tracebacks of two languages around them. The last of our errors in such a text i
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from typing import Final
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 
 from bendybus import errors
 from bendybus.errors import ArgumentError, BrokerError, Unavailable
@@ -21,6 +23,7 @@ __all__ = ["spark_errors_told", "translated"]
 
 _OURS: Final = re.compile(r"^(?:.*\s)?bendybus\.errors\.([A-Za-z]+): (.+)$", re.MULTILINE)
 _LENGTH_MAX: Final = 400
+_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 
 def translated(error: Exception) -> BrokerError:
@@ -43,6 +46,26 @@ def translated(error: Exception) -> BrokerError:
 @contextmanager
 def spark_errors_told() -> Iterator[None]:
     try:
-        yield
+        with _unlogged():
+            yield
     except (PySparkException, Py4JError) as error:
         raise translated(error) from error
+
+
+@contextmanager
+def _unlogged() -> Iterator[None]:
+    """PySpark logs an error in a statement, as one long line of JSON, when it makes the exception for it.
+
+    Its loggers are left as they were found. It would leave them without propagation, and whoever attaches a
+    handler to such a logger gets the handler back with PySpark's formatter.
+    """
+    loggers = [PySparkLogger.getLogger(name) for name in _LOGGERS]
+    before = [(each.level, each.propagate) for each in loggers]
+    for each in loggers:
+        each.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        for each, (level, propagate) in zip(loggers, before, strict=True):
+            each.setLevel(level)
+            each.propagate = propagate

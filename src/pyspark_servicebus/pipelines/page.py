@@ -1,201 +1,224 @@
-"""A report as one self-contained HTML page: tables, plots as inline SVG, no script, no network.
+"""A report as one self-contained HTML page: a table of all entities, then a section for each.
 
-Every text from a message is escaped. The figures: facts.py.
+The page loads nothing, and works without its script (report.js), which sorts tables, filters keys, hides
+series and shows values. A column has one unit, which its heading names. Every text from a message is escaped.
+The figures: facts.py. The charts: charts.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import datetime
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from importlib.resources import files
 from typing import Any, Final
 
-from pyspark_servicebus.pipelines.facts import Facts
+from pyspark_servicebus.pipelines.charts import Series, bar_chart, time_chart
+from pyspark_servicebus.pipelines.facts import CAPTURED, WAITING, Facts
 
 __all__ = ["page"]
 
-WIDTH: Final = 760
-HEIGHT: Final = 180
-LEFT: Final = 56
-BOTTOM: Final = 22
-TOP: Final = 12
+# What a page may do: nothing but show itself.
+_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
-_STYLE: Final = """
-:root { color-scheme: light dark; --ink: #1d2733; --soft: #5b6b7c; --line: #d5dde5; --bar: #2f6fb2;
-  --hot: #c8452d; --paper: #ffffff; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e4eaf0; --soft: #9fb0c0; --line: #33414f; --bar: #6ea8e0;
-    --hot: #f08a70; --paper: #12181f; } }
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 2rem auto;
-  max-width: 820px; padding: 0 1rem; }
-h1 { font-size: 1.5rem; margin-bottom: 0; } h2 { font-size: 1.2rem; margin-top: 2.5rem;
-  border-bottom: 1px solid var(--line); } h3 { font-size: 1rem; margin-bottom: .3rem; }
-p.when { color: var(--soft); margin-top: .2rem; }
-table { border-collapse: collapse; margin: .4rem 0 1rem; }
-th, td { text-align: left; padding: .15rem 1.2rem .15rem 0; border-bottom: 1px solid var(--line);
-  vertical-align: top; overflow-wrap: anywhere; } th { font-weight: 600; color: var(--soft); }
-td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
-svg { width: 100%; height: auto; } svg text { font: 11px system-ui, sans-serif; fill: var(--soft); }
-.bar { fill: var(--bar); } .hot { fill: var(--hot); } .axis { stroke: var(--line); }
-"""
+_NAMES: Final = {WAITING: "waiting", CAPTURED: "captured"}
+_COLORS: Final = {WAITING: 0, CAPTURED: 1}
+_DEAD: Final = 2
+
+Cell = str | float | None
+Letters = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
-def page(
-    title: str, made_at: str, parts: Sequence[Facts], reasons: Sequence[tuple[str, list[dict[str, Any]]]]
-) -> str:
+def page(title: str, made_at: str, parts: Sequence[Facts], letters: Letters) -> str:
+    entities = list(dict.fromkeys([*(each.entity for each in parts), *letters]))
     body = [
         f"<h1>{escape(title)}</h1>",
         f'<p class="when">Made {escape(made_at)} by bendybus pipeline report</p>',
+        _overview(entities, parts, letters),
     ]
-    for facts in parts:
-        body += _section(facts)
-    for entity, groups in reasons:
-        body += _letters(entity, groups)
+    for number, entity in enumerate(entities):
+        known = [each for each in parts if each.entity == entity]
+        body += _section(number, entity, known, letters.get(entity))
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>\n<body>\n"
+        f"<title>{escape(title)}</title><style>{_asset('report.css')}</style></head>\n<body>\n"
         + "\n".join(body)
-        + "\n</body></html>\n"
+        + f"\n<script>{_asset('report.js')}</script>\n</body></html>\n"
     )
 
 
-def _section(facts: Facts) -> list[str]:
-    parts = [f"<h2>{escape(facts.title)}</h2>"]
-    if not facts.messages:
-        return [*parts, "<p>There are no messages.</p>"]
-    parts.append(
-        _table(
-            ("Messages", "Bodies", "Keys", "Oldest", "Newest", "Skew"),
+def _asset(name: str) -> str:
+    return (files("pyspark_servicebus.pipelines") / name).read_text(encoding="utf-8")
+
+
+def _overview(entities: Sequence[str], parts: Sequence[Facts], letters: Letters) -> str:
+    found = {(each.entity, each.kind): each for each in parts}
+    rows: list[list[Cell]] = []
+    for entity in entities:
+        waiting, captured = found.get((entity, WAITING)), found.get((entity, CAPTURED))
+        dead = letters.get(entity)
+        rows.append(
             [
-                (
-                    f"{facts.messages:,}",
-                    _bytes(facts.body_bytes),
-                    f"{facts.keys:,}",
-                    facts.first,
-                    facts.last,
-                    f"{facts.skew:.2f}",
-                )
-            ],
+                entity,
+                None if waiting is None else waiting.messages,
+                None if captured is None else captured.messages,
+                None if dead is None else sum(group["messages"] for group in dead),
+                None if waiting is None else waiting.skew,
+                None if captured is None else captured.skew,
+            ]
         )
-    )
-    parts += [
-        f"<h3>Rate: messages enqueued a second, by {_length(facts.bucket_s)}</h3>",
-        _bars([(at, rate) for at, rate in facts.rates], few_labels=True),
-        f"<h3>{escape(facts.latency_name)}, and sizes</h3>",
-        _table(
-            ("", "p50", "p90", "p99", "max"),
-            [
-                (facts.latency_name, *(_seconds(value) for value in facts.latency_s.values())),
-                ("Size of bodies", *(_bytes(value) for value in facts.size_bytes.values())),
-            ],
-        ),
-        "<h3>Skew: messages by partition</h3>",
-        _bars([(str(number), count) for number, count, _ in facts.partitions], mean=True),
-        "<h3>Top keys</h3>",
-    ]
-    if facts.top_keys:
-        rows = [
-            (key, f"{count:,}", f"{100 * count / facts.messages:.1f} %", partition)
-            for key, count, partition in facts.top_keys
-        ]
-        parts.append(_table(("Key", "Messages", "Share", "Partition"), rows))
-    else:
-        parts.append("<p>No message has a key.</p>")
-    return parts
+    names = ("Entity", "Waiting", "Captured", "Dead letters", "Skew, waiting", "Skew, captured")
+    return _table(names, rows, "overview")
 
 
-def _letters(entity: str, groups: list[dict[str, Any]]) -> list[str]:
-    parts = [f"<h2>Dead letters of {escape(entity)}</h2>"]
-    if not groups:
-        return [*parts, "<p>There are none.</p>"]
-    rows = [
-        (
-            group["reason"] or "(none given)",
-            f"{group['messages']:,}",
+def _section(
+    number: int, entity: str, parts: Sequence[Facts], dead: Sequence[Mapping[str, Any]] | None
+) -> list[str]:
+    shown = [f"<section><h2>{escape(entity)}</h2>"]
+    full = [each for each in parts if each.messages]
+    if full:
+        shown += [_rates(full), _partitions(full), _percentiles(full, number), _keys(full, number)]
+    elif parts:
+        shown.append("<p>There are no messages.</p>")
+    if dead:
+        shown += _letters(dead, number)
+    elif dead is not None:
+        shown.append("<p>There are no dead letters.</p>")
+    return [*shown, "</section>"]
+
+
+def _rates(parts: Sequence[Facts]) -> str:
+    series = [Series(_NAMES[each.kind], _COLORS[each.kind], each.rates) for each in parts]
+    starts = [[_seconds_of(at) for at, _ in each.rates] for each in parts]
+    chart = time_chart(series, starts, [each.bucket_s for each in parts], "messages per second")
+    lengths = " and ".join(dict.fromkeys(_length(each.bucket_s) for each in parts))
+    return f"<h3>Messages enqueued, in intervals of {lengths}</h3>{chart}"
+
+
+def _partitions(parts: Sequence[Facts]) -> str:
+    numbers = sorted({number for each in parts for number, _, _ in each.partitions})
+    series = []
+    for each in parts:
+        counts = {number: count for number, count, _ in each.partitions}
+        values = [(str(number), float(counts.get(number, 0))) for number in numbers]
+        series.append(Series(_NAMES[each.kind], _COLORS[each.kind], values))
+    return f"<h3>Messages by partition</h3>{bar_chart(series, 'partition', 'messages', mean=True)}"
+
+
+def _percentiles(parts: Sequence[Facts], number: int) -> str:
+    """Percentiles in rows, so that each column has one unit."""
+    columns: list[tuple[str, Mapping[str, float]]] = []
+    for each in parts:
+        unit, size = _unit(
+            each.latency_s.values(), ((86400, "days"), (3600, "hours"), (60, "minutes"), (1, "s"))
+        )
+        columns.append((f"{each.latency_name}, {unit}", _scaled(each.latency_s, size)))
+    for each in parts:
+        unit, size = _unit(each.size_bytes.values(), ((1 << 20, "MB"), (1 << 10, "KB"), (1, "bytes")))
+        columns.append((f"Body {_NAMES[each.kind]}, {unit}", _scaled(each.size_bytes, size)))
+    names = ("p50", "p90", "p99", "max")
+    rows = [[name, *(values.get(name) for _, values in columns)] for name in names]
+    head = ("Percentile", *(name for name, _ in columns))
+    return f"<h3>Time and size</h3>{_table(head, rows, f'percentiles-{number}')}"
+
+
+def _keys(parts: Sequence[Facts], number: int) -> str:
+    heading = "<h3>Top keys</h3>"
+    counts: dict[str, dict[str, int]] = {}
+    places: dict[str, int] = {}
+    for each in parts:
+        for key, count, partition in each.top_keys:
+            counts.setdefault(key, {})[each.kind] = count
+            places.setdefault(key, partition)
+    if not counts:
+        return f"{heading}<p>No message has a key.</p>"
+    names = ["Key"]
+    for each in parts:
+        names += [_NAMES[each.kind].capitalize(), f"{_NAMES[each.kind].capitalize()}, %"]
+    rows: list[list[Cell]] = []
+    for key, found in counts.items():
+        row: list[Cell] = [key]
+        for each in parts:
+            known = found.get(each.kind)
+            row += [known, None if known is None else round(100 * known / each.messages, 1)]
+        rows.append([*row, places[key]])
+    name = f"keys-{number}"
+    said = 'placeholder="Filter keys" aria-label="Filter keys"'
+    box = f'<input class="filter" type="search" {said} data-table="{name}">'
+    return heading + box + _table((*names, "Partition"), rows, name)
+
+
+def _letters(groups: Sequence[Mapping[str, Any]], number: int) -> list[str]:
+    named = [(group["reason"] or "(none given)", group) for group in groups]
+    series = Series("dead letters", _DEAD, [(reason, float(group["messages"])) for reason, group in named])
+    rows: list[list[Cell]] = [
+        [
+            reason,
+            group["messages"],
             group["oldest"][:19].replace("T", " "),
             group["newest"][:19].replace("T", " "),
             group["example"] or "",
-        )
-        for group in groups
+        ]
+        for reason, group in named
     ]
-    parts.append(_bars([(row[0], group["messages"]) for row, group in zip(rows, groups, strict=True)]))
-    parts.append(_table(("Reason", "Messages", "Oldest", "Newest", "Such as"), rows))
-    return parts
+    return [
+        "<h3>Dead letters by reason</h3>",
+        bar_chart([series], "reason", "messages"),
+        _table(("Reason", "Messages", "Oldest, UTC", "Newest, UTC", "Such as"), rows, f"letters-{number}"),
+    ]
 
 
 # -- pieces -------------------------------------------------------------------------------
 
 
-def _table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    head = "".join(f"<th>{escape(name)}</th>" for name in columns)
+def _table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], name: str) -> str:
+    numeric = [any(isinstance(row[place], int | float) for row in rows) for place in range(len(columns))]
+    head = "".join(
+        f'<th scope="col"{_class(number)}>{escape(column)}</th>'
+        for column, number in zip(columns, numeric, strict=True)
+    )
     lines = []
     for row in rows:
-        cells = []
-        for value in row:
-            text = "" if value is None else str(value)
-            numeric = ' class="n"' if text[:1].isdigit() and text[4:5] != "-" else ""
-            cells.append(f"<td{numeric}>{escape(text)}</td>")
+        cells = [_cell(value, number) for value, number in zip(row, numeric, strict=True)]
         lines.append(f"<tr>{''.join(cells)}</tr>")
-    return f"<table><tr>{head}</tr>{''.join(lines)}</table>"
+    return (
+        f'<div class="wide"><table id="{name}"><thead><tr>{head}</tr></thead>'
+        f"<tbody>{''.join(lines)}</tbody></table></div>"
+    )
 
 
-def _bars(values: Sequence[tuple[str, float]], *, mean: bool = False, few_labels: bool = False) -> str:
-    """Vertical bars. With `mean`, bars of more than twice the mean are highlighted."""
-    most = max((value for _, value in values), default=0) or 1
-    average = sum(value for _, value in values) / max(1, len(values))
-    room, step = HEIGHT - TOP - BOTTOM, (WIDTH - LEFT) / max(1, len(values))
-    parts = [_line(HEIGHT - BOTTOM), _label(LEFT - 6, TOP + 8, _short(most), "end")]
-    parts.append(_label(LEFT - 6, HEIGHT - BOTTOM, "0", "end"))
-    every = max(1, len(values) // 4) if few_labels else max(1, -(-len(values) // 32))
-    for place, (name, value) in enumerate(values):
-        height = room * value / most
-        x = LEFT + place * step
-        kind = "hot" if mean and value > 2 * average else "bar"
-        parts.append(
-            f'<rect class="{kind}" x="{x + step * 0.1:.1f}" y="{HEIGHT - BOTTOM - height:.1f}" '
-            f'width="{step * 0.8:.1f}" height="{height:.1f}"><title>{escape(name)}: {value:,}</title></rect>'
-        )
-        if place % every == 0:
-            shown = name[5:] if few_labels else name
-            parts.append(_label(x + step / 2, HEIGHT - 6, shown[:18], "start" if few_labels else "middle"))
-    if mean:
-        parts.append(_line(HEIGHT - BOTTOM - room * average / most))
-    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img">{"".join(parts)}</svg>'
+def _class(numeric: bool) -> str:
+    return ' class="n"' if numeric else ""
 
 
-def _line(y: float) -> str:
-    return f'<line class="axis" x1="{LEFT}" x2="{WIDTH}" y1="{y:.1f}" y2="{y:.1f}"/>'
+def _cell(value: Cell, numeric: bool) -> str:
+    if value is None:
+        return f"<td{_class(numeric)}>&ndash;</td>"
+    if isinstance(value, str):
+        return f"<td>{escape(value)}</td>"
+    text = f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
+    return f'<td class="n" data-value="{value}">{text}</td>'
 
 
-def _label(x: float, y: float, text: str, anchor: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+def _unit(values: Iterable[float], units: Sequence[tuple[int, str]]) -> tuple[str, int]:
+    """The largest unit in which the largest value is at least two, else the smallest."""
+    most = max(values, default=0)
+    return next(((name, size) for size, name in units if most >= 2 * size), (units[-1][1], units[-1][0]))
 
 
-def _short(value: float) -> str:
-    for size, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if value >= size:
-            return f"{value / (1e3 if unit == 'k' else size):.4g}{unit}"
-    return f"{value:.4g}"
+def _scaled(values: Mapping[str, float], size: int) -> dict[str, float]:
+    return {name: value if size == 1 else round(value / size, 2) for name, value in values.items()}
 
 
-def _bytes(value: float) -> str:
-    for unit in ("B", "KB", "MB", "GB"):
-        if value < 1024:
-            return f"{value:.4g} {unit}"
-        value /= 1024
-    return f"{value:.4g} TB"
-
-
-def _seconds(value: float) -> str:
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if value >= size * 2:
-            return f"{value / size:.1f} {unit}"
-    return f"{value:.3f} s"
+def _seconds_of(at: str) -> float:
+    return datetime.datetime.fromisoformat(at).replace(tzinfo=datetime.UTC).timestamp()
 
 
 def _length(seconds: int) -> str:
     for size, unit in ((86400, "day"), (3600, "hour"), (60, "minute"), (1, "second")):
         if seconds % size == 0:
             count = seconds // size
-            return unit if count == 1 else f"{count} {unit}s"
+            return f"a {unit}".replace("a hour", "an hour") if count == 1 else f"{count} {unit}s"
     return f"{seconds} seconds"

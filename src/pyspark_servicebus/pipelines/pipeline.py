@@ -146,8 +146,6 @@ class Bus:
     def check_consumable(self, entity: str) -> None:
         if self.check_readable(entity) is None:
             raise NotSupported(f"'{entity}' can only be browsed: this namespace lacks what consuming needs.")
-        if is_dead_letters(entity):
-            raise InvalidOperation(f"'{entity}' cannot be streamed; use the pipeline 'triage'.")
 
     def check_writable(self, entity: str) -> None:
         """Raise unless messages may be sent to `entity`."""

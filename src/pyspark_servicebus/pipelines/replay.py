@@ -20,7 +20,13 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from bendybus.errors import ArgumentError, ConfigError
-from pyspark_servicebus.pipelines.capture import CHECKPOINTS, captured, captured_entities, folder_name
+from pyspark_servicebus.pipelines.capture import (
+    CHECKPOINTS,
+    captured,
+    captured_entities,
+    check_captured,
+    folder_name,
+)
 from pyspark_servicebus.pipelines.checkpoint import Folder, own_checkpoint, query_name
 from pyspark_servicebus.pipelines.copies import as_sent
 from pyspark_servicebus.pipelines.failures import spark_errors_told
@@ -63,6 +69,7 @@ class Replay:
 
     def check(self) -> None:
         at_least_one("step", self.step)
+        check_captured(self.path, self.entity)
         self.bus.check_writable(self.destination)
 
     def run(self, spark: SparkSession, run: Run) -> Summary:

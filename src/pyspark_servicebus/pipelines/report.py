@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from bendybus.errors import ArgumentError, BrokerError
-from pyspark_servicebus.pipelines.capture import captured, captured_entities
-from pyspark_servicebus.pipelines.facts import Facts, facts_of
+from pyspark_servicebus.pipelines.capture import captured, captured_entities, check_captured
+from pyspark_servicebus.pipelines.facts import CAPTURED, WAITING, Facts, facts_of
 from pyspark_servicebus.pipelines.jobs import Stopped, stoppable
 from pyspark_servicebus.pipelines.page import page
 from pyspark_servicebus.pipelines.pipeline import (
@@ -51,6 +51,8 @@ class Report:
         at_least_one("top", self.top)
         if not self.output.absolute().parent.is_dir():
             raise ArgumentError(f"There is no folder '{self.output.parent}' for the page.")
+        if self.captured is not None:
+            check_captured(self.captured)
         for entity in self.entities:
             if is_dead_letters(entity):
                 raise ArgumentError(f"Name the entity itself; the report has its dead letters: '{entity}'.")
@@ -94,7 +96,7 @@ class Report:
         options = self.bus.source(entity, includeProperties="false")
         rows = spark.read.format("servicebus").options(**options).load()
         count = 1 if state is None else state.partition_count
-        return facts_of(rows, f"Waiting in {entity}", "Age", F.current_timestamp(), count, self.top)
+        return facts_of(rows, entity, WAITING, "Age of waiting", F.current_timestamp(), count, self.top)
 
     def _letters(self, spark: SparkSession, entity: str) -> list[dict[str, Any]]:
         options = self.bus.source(
@@ -112,11 +114,11 @@ class Report:
             state = None
         count = 1 if state is None else state.partition_count
         name = "Latency from enqueued to captured"
-        return facts_of(rows, f"Captured of {entity}", name, F.col("captured_time"), count, self.top)
+        return facts_of(rows, entity, CAPTURED, name, F.col("captured_time"), count, self.top)
 
     def _write(self, parts: list[Facts], letters: list[tuple[str, list[dict[str, Any]]]]) -> None:
         made_at = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         title = "Report on " + (", ".join(self.entities) or str(self.captured))
         fresh = self.output.with_name(f".{self.output.name}.{os.getpid()}")
-        fresh.write_text(page(title, made_at, parts, letters), encoding="utf-8")
+        fresh.write_text(page(title, made_at, parts, dict(letters)), encoding="utf-8")
         fresh.replace(self.output)

@@ -12,12 +12,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from bendybus.errors import ArgumentError, InvalidOperation
-from pyspark_servicebus.pipelines.checkpoint import default_checkpoint, own_checkpoint
+from pyspark_servicebus.pipelines.checkpoint import (
+    clear_false_start,
+    default_checkpoint,
+    own_checkpoint,
+)
 from pyspark_servicebus.pipelines.failures import spark_errors_told
 from pyspark_servicebus.pipelines.pipeline import Bus, Run, Summary, at_least_one, timed
-from pyspark_servicebus.pipelines.streams import run_stream
+from pyspark_servicebus.pipelines.streams import SENT, default_batch, run_stream
 from pyspark_servicebus.schema import check_writable
 
 __all__ = ["VIEW", "Route"]
@@ -60,9 +65,11 @@ class Route:
             "mode": mode,
         }
         folder = own_checkpoint(spark, path, identity)
+        clear_false_start(folder)
         with timed() as seconds, spark_errors_told():
             writer = (
-                rows.writeStream.format("servicebus")
+                rows.observe(SENT, F.count(F.lit(1)).alias(SENT))
+                .writeStream.format("servicebus")
                 .options(**self.bus.source(self.destination))
                 .option("checkpointLocation", folder.uri)
             )
@@ -73,7 +80,13 @@ class Route:
             "stopped" if outcome.stopped else "finished",
             outcome.messages,
             seconds(),
-            {**details, "batches": outcome.batches, "checkpoint": path},
+            {
+                **details,
+                "sent": outcome.sent,
+                "dropped": max(0, outcome.messages - outcome.sent),
+                "batches": outcome.batches,
+                "checkpoint": path,
+            },
         )
 
     def _rows(self, spark: SparkSession, mode: str) -> DataFrame:
@@ -82,7 +95,7 @@ class Route:
             self.source,
             mode=mode,
             includeRaw=str("amqp_message" in self.statement.lower()).lower(),
-            maxMessagesPerTrigger=self.messages_per_trigger,
+            maxMessagesPerTrigger=self.messages_per_trigger or default_batch(self.source),
         )
         with spark_errors_told():
             messages = spark.readStream.format("servicebus").options(**options).load()

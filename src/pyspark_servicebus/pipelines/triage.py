@@ -4,12 +4,12 @@ A letter is completed once its copy has been accepted, so none is lost. Copies h
 run that follows an interrupted one skips what has arrived. So a letter is sent twice
 only if the interruption came between sending and completing it *and* a receiver took the copy
 before the next run. If the destination has duplicate detection (and new ids are made
-from the letters' numbers), not even then.
+from the letters' numbers), not even then. Few letters need no Spark: small_triage.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -25,7 +25,14 @@ from bendybus.errors import ArgumentError, InvalidOperation, NotSupported
 from bendybus.names import COUNTER_MAX
 from pyspark_servicebus.encoding import MessageEncoder
 from pyspark_servicebus.entity import MessageRange, RangedEntity, Selection
-from pyspark_servicebus.pipelines.checkpoint import default_checkpoint, own_checkpoint
+from pyspark_servicebus.pipelines.checkpoint import (
+    Folder,
+    LocalFolder,
+    default_checkpoint,
+    is_local,
+    own_checkpoint,
+    own_local_checkpoint,
+)
 from pyspark_servicebus.pipelines.copies import mark_of, revived
 from pyspark_servicebus.pipelines.failures import spark_errors_told
 from pyspark_servicebus.pipelines.jobs import Stopped, arrived, browse, stoppable
@@ -38,6 +45,7 @@ from pyspark_servicebus.pipelines.pipeline import (
     origin_of,
     timed,
 )
+from pyspark_servicebus.pipelines.small_triage import SMALL, group_letters, read_letters, with_reasons
 
 __all__ = ["ACTIONS", "Triage", "reason_groups"]
 
@@ -91,8 +99,23 @@ class Triage:
                     "remembers: ask for new ids."
                 )
 
-    def run(self, spark: SparkSession, run: Run) -> Summary:
+    @property
+    def small(self) -> bool:
+        """Whether it can run without Spark: few letters, no SQL condition, a checkpoint on this machine."""
+        if self.where is not None or not is_local(self._checkpoint):
+            return False
+        state = self.bus.check_readable(dead_letters_of(self.entity))
+        return state is not None and state.active + state.deferred <= SMALL
+
+    @property
+    def _checkpoint(self) -> str:
+        return self.checkpoint or default_checkpoint("triage", origin_of(self.entity))
+
+    def run(self, spark: SparkSession | None, run: Run) -> Summary:
+        """Without a session, only a triage that is `small`."""
         self.check()
+        if spark is None and self.where is not None:
+            raise ArgumentError("A condition in SQL needs Spark.")
         summary = self._once(spark, run)
         while summary.outcome == "finished" and not run.available_now:
             if run.stopping.wait(run.interval_s):
@@ -103,19 +126,18 @@ class Triage:
             )
         return summary
 
-    def _once(self, spark: SparkSession, run: Run) -> Summary:
+    def _once(self, spark: SparkSession | None, run: Run) -> Summary:
         outcome, done = "finished", 0
-        path = self.checkpoint or default_checkpoint("triage", origin_of(self.entity))
         with timed() as seconds:
-            letters = browse(spark, self.bus, dead_letters_of(self.entity), "active,deferred")
-            with spark_errors_told():
-                chosen = self._chosen(letters)
-                groups = reason_groups(chosen)
+            letters = _FewLetters(self, run) if spark is None else _Letters(self, spark, run)
+            groups = letters.groups()
+            if run.available_now:
+                self._refuse_unmatched(groups)
             total = sum(group["messages"] for group in groups)
             run.tell(Progress(f"Triage of {self.entity}", 0, total))
             if self.action != "list" and total:
                 try:
-                    done = self._act(spark, chosen, path, run)
+                    done = self._act(letters)
                 except Stopped:
                     outcome = "stopped"
             run.tell(Progress(f"Triage of {self.entity}", done, total))
@@ -124,38 +146,125 @@ class Triage:
             details["destination"] = self.destination
         return Summary("triage", outcome, done, seconds(), {**details, "groups": groups})
 
-    def _chosen(self, letters: DataFrame) -> DataFrame:
-        if self.reasons:
-            reason = F.coalesce("dead_letter_reason", F.lit(NO_REASON))
-            letters = letters.where(reason.isin(list(self.reasons)))
-        return letters if self.where is None else letters.where(self.where)
+    def _refuse_unmatched(self, groups: list[dict[str, Any]]) -> None:
+        """A reason that no letter has is a mistake, or was dealt with already: nothing is done then."""
+        found = {group["reason"] for group in groups}
+        for reason in self.reasons:
+            if reason not in found:
+                named = f"the reason '{reason}'" if reason else "no reason"
+                also = "" if self.where is None else " and fulfils the condition"
+                raise ArgumentError(
+                    f"No dead letter of '{self.entity}' has {named}{also}; nothing was done. "
+                    "Without --reason all are shown."
+                )
 
-    def _act(self, spark: SparkSession, chosen: DataFrame, path: str, run: Run) -> int:
-        entity = dead_letters_of(self.entity)
-        state = self.bus.check_readable(entity)
-        assert state is not None, "checked"
-        settings = self.bus.settings(entity)
+    def _act(self, letters: _Letters | _FewLetters) -> int:
         if self.action == "discard":
-            with stoppable(spark, run):
-                return _counted(chosen.mapInArrow(partial(_discard, settings), "done long"))
+            return letters.discard()
         identity = {
             "pipeline": "triage",
             "entity": origin_of(self.entity).lower(),
             "destination": self.destination.lower(),
         }
-        folder = own_checkpoint(spark, path, identity)
+        folder = letters.checkpoint(identity)
         known: frozenset[str] = frozenset()
-        with stoppable(spark, run):
-            if folder.exists(STATE) and (folder.read_json(STATE) or {}).get("running"):
-                known = arrived(spark, self.bus, self.destination, f"{state.generation}/")
-            folder.write_json(STATE, {"running": True})
-            apart = self.bus.detects_duplicates(self.destination)
-            work = partial(
-                _resubmit, settings, self.destination, state.generation, apart, self.new_ids, known
-            )
-            done = _counted(chosen.mapInArrow(work, "done long"))
+        if (folder.read_json(STATE) or {}).get("running"):
+            known = letters.arrived()
+        folder.write_json(STATE, {"running": True})
+        done = letters.resubmit(known, self.bus.detects_duplicates(self.destination))
         folder.write_json(STATE, {"running": False})
         return done
+
+
+class _Letters:
+    """The chosen letters, as a table of Spark's."""
+
+    def __init__(self, plan: Triage, spark: SparkSession, run: Run) -> None:
+        self._plan = plan
+        self._spark = spark
+        self._run = run
+        self._entity = dead_letters_of(plan.entity)
+        letters = browse(spark, plan.bus, self._entity, "active,deferred")
+        if plan.reasons:
+            reason = F.coalesce("dead_letter_reason", F.lit(NO_REASON))
+            letters = letters.where(reason.isin(list(plan.reasons)))
+        with spark_errors_told():
+            self._chosen = letters if plan.where is None else letters.where(plan.where)
+
+    def groups(self) -> list[dict[str, Any]]:
+        with spark_errors_told():
+            return reason_groups(self._chosen)
+
+    def checkpoint(self, identity: Mapping[str, Any]) -> Folder:
+        return own_checkpoint(self._spark, self._plan._checkpoint, identity)
+
+    def arrived(self) -> frozenset[str]:
+        with stoppable(self._spark, self._run):
+            prefix = f"{_generation(self._plan.bus, self._entity)}/"
+            return arrived(self._spark, self._plan.bus, self._plan.destination, prefix)
+
+    def discard(self) -> int:
+        with stoppable(self._spark, self._run):
+            settings = self._plan.bus.settings(self._entity)
+            return _counted(self._chosen.mapInArrow(partial(_discard, settings), "done long"))
+
+    def resubmit(self, known: frozenset[str], apart: bool) -> int:
+        work = _resubmission(self._plan, known, apart)
+        with stoppable(self._spark, self._run):
+            return _counted(self._chosen.mapInArrow(work, "done long"))
+
+
+class _FewLetters:
+    """The chosen letters, in memory."""
+
+    def __init__(self, plan: Triage, run: Run) -> None:
+        self._plan = plan
+        self._run = run
+        self._entity = dead_letters_of(plan.entity)
+        read = read_letters(plan.bus, self._entity)
+        wanted = frozenset(plan.reasons)
+        self._batches = [batch for each in read if (batch := with_reasons(each, wanted)).num_rows]
+
+    def groups(self) -> list[dict[str, Any]]:
+        return group_letters(self._batches)
+
+    def checkpoint(self, identity: Mapping[str, Any]) -> LocalFolder:
+        return own_local_checkpoint(self._plan._checkpoint, identity)
+
+    def arrived(self) -> frozenset[str]:
+        with self._plan.bus.client(self._plan.destination) as client:
+            return _marks_at(client, self._plan.destination)
+
+    def discard(self) -> int:
+        return self._counted(_discard(self._plan.bus.settings(self._entity), iter(self._batches)))
+
+    def resubmit(self, known: frozenset[str], apart: bool) -> int:
+        return self._counted(_resubmission(self._plan, known, apart)(iter(self._batches)))
+
+    def _counted(self, told: Iterator[pa.RecordBatch]) -> int:
+        done, total = 0, sum(batch.num_rows for batch in self._batches)
+        for each in told:
+            done += each.column("done")[0].as_py()
+            self._run.tell(Progress(f"Triage of {self._plan.entity}", done, total))
+            if self._run.stopping.is_set() and done < total:
+                raise Stopped
+        return done
+
+
+def _resubmission(
+    plan: Triage, known: frozenset[str], apart: bool
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    entity = dead_letters_of(plan.entity)
+    generation = _generation(plan.bus, entity)
+    return partial(
+        _resubmit, plan.bus.settings(entity), plan.destination, generation, apart, plan.new_ids, known
+    )
+
+
+def _generation(bus: Bus, entity: str) -> str:
+    state = bus.check_readable(entity)
+    assert state is not None, "checked"
+    return state.generation
 
 
 def reason_groups(letters: DataFrame) -> list[dict[str, Any]]:

@@ -10,11 +10,23 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from bendybus.errors import ArgumentError, ConfigError, EntityNotFound
-from pyspark_servicebus.pipelines import Bus, Capture, captured
-from spark.pipelines.conftest import Contents, MakeQueue, SendKeyed, finish, forget_last_commit, interrupted
+from pyspark_servicebus.pipelines import Bus, Capture, Progress, Run, captured
+from spark.pipelines.conftest import (
+    Contents,
+    Interrupted,
+    MakeQueue,
+    SendKeyed,
+    finish,
+    forget_last_commit,
+    interrupted,
+)
 
 # Spark's share alone is seconds; a machine with other work makes it minutes.
 pytestmark = pytest.mark.timeout(400)
+
+
+def killed(*arguments: object) -> None:
+    raise Interrupted
 
 
 def numbers(spark: SparkSession, path: Path) -> list[int]:
@@ -23,10 +35,23 @@ def numbers(spark: SparkSession, path: Path) -> list[int]:
 
 @pytest.mark.row("S-05")
 def test_each_message_is_captured_once_and_lies_by_entity_date_and_partition(
-    spark: SparkSession, bus: Bus, make_queue: MakeQueue, send_keyed: SendKeyed, tmp_path: Path
+    spark: SparkSession,
+    bus: Bus,
+    make_queue: MakeQueue,
+    send_keyed: SendKeyed,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     queue = make_queue()
     capture = Capture(bus=bus, entity=queue, path=str(tmp_path))
+    with monkeypatch.context() as patched:
+        patched.setattr("pyspark_servicebus.pipelines.capture.run_stream", killed)
+        with pytest.raises(Interrupted):
+            finish(capture, spark)
+    # As after a kill while Spark wrote down what its first batch would be.
+    offsets = tmp_path / "_checkpoints" / f"entity={queue}" / "offsets"
+    offsets.mkdir()
+    (offsets / ".0.4f1c8d7e.tmp").write_text("v1")
     send_keyed(queue, 40)
     interrupted(capture, spark, at=1)
     send_keyed(queue, 30, first=40)
@@ -66,7 +91,11 @@ def test_what_was_consumed_is_in_the_files_and_gone_from_the_queue(
 ) -> None:
     queue = make_queue()
     send_keyed(queue, 20)
-    finish(Capture(bus=bus, entity=queue, path=str(tmp_path), consume=True), spark)
+    told: list[Progress] = []
+    capture = Capture(bus=bus, entity=queue, path=str(tmp_path), consume=True, messages_per_trigger=12)
+    capture.run(spark, Run(tell=told.append))
+    # It says how far it is, and how far it has to go.
+    assert (told[-1].messages, told[-1].total) == (20, 20)
     assert numbers(spark, tmp_path) == list(range(20))
     assert contents(queue) == []
 
@@ -106,5 +135,4 @@ def test_what_is_wrong_is_said_without_spark(bus: Bus, make_queue: MakeQueue, tm
         Capture(bus=bus, entity="nowhere", path=str(tmp_path)).check()
     with pytest.raises(ArgumentError, match="none of the formats"):
         Capture(bus=bus, entity=make_queue(), path=str(tmp_path), format="csv").check()
-    with pytest.raises(ArgumentError, match="cannot be captured"):
-        Capture(bus=bus, entity=f"{make_queue()}/$deadletterqueue", path=str(tmp_path)).check()
+    Capture(bus=bus, entity=f"{make_queue()}/$deadletterqueue", path=str(tmp_path), consume=True).check()

@@ -102,12 +102,14 @@ def test_what_is_wrong_with_a_replay_is_named(
     spark: SparkSession, bus: Bus, make_queue: MakeQueue, send_keyed: SendKeyed, tmp_path: Path
 ) -> None:
     queue = make_queue()
-    with pytest.raises(EntityNotFound, match="nowhere"):
-        Replay(bus=bus, path=str(tmp_path), destination="nowhere").check()
-    with pytest.raises(ArgumentError, match="captures of 0 entities"):
-        finish(Replay(bus=bus, path=str(tmp_path), destination=queue), spark)
+    with pytest.raises(ArgumentError, match="holds no capture"):
+        Replay(bus=bus, path=str(tmp_path), destination=queue).check()
+    with pytest.raises(ArgumentError, match="no folder"):
+        Replay(bus=bus, path=str(tmp_path / "none"), destination=queue).check()
     send_keyed(queue, 4)
     keep(spark, bus, queue, tmp_path)
+    with pytest.raises(EntityNotFound, match="nowhere"):
+        Replay(bus=bus, path=str(tmp_path), destination="nowhere").check()
     with pytest.raises(ArgumentError, match="no capture of 'other'"):
         finish(Replay(bus=bus, path=str(tmp_path), destination=queue, entity="other"), spark)
     with pytest.raises(ArgumentError, match="nonsense"):

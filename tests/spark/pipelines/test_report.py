@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from bendybus.cli.pipelines import report_rows
 from bendybus.client import BusClient, encode
 from bendybus.errors import ArgumentError, EntityNotFound
 from pyspark_servicebus.pipelines import Bus, Capture, Report
@@ -19,16 +20,23 @@ pytestmark = pytest.mark.timeout(400)
 
 
 class Checked(HTMLParser):
-    """Fails on what would leave the page, or run in it."""
+    """Fails on what would leave the page, or run in it beside its own script."""
 
     def __init__(self) -> None:
         super().__init__()
         self.tags: list[str] = []
+        self.texts: list[tuple[str, str]] = []
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
-        assert tag not in ("script", "link", "img", "iframe")
+        assert tag not in ("link", "img", "iframe", "base", "form")
         assert not {name for name, _ in attributes} & {"src", "href", "onload", "onclick"}
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append((self.tags[-1] if self.tags else "", data))
+
+    def all(self, tag: str) -> list[str]:
+        return [text for each, text in self.texts if each == tag and text.strip()]
 
 
 @pytest.mark.row("S-05")
@@ -66,9 +74,22 @@ def test_a_report_tells_of_rates_skew_keys_latency_and_reasons_in_one_page(
     text = page.read_text()
     checked = Checked()
     checked.feed(text)
-    assert checked.tags.count("svg") == 5
+    # Rates, partitions and dead letters, once each; what waits and what was captured are series of one chart.
+    assert checked.tags.count("svg") == 3
+    assert checked.tags.count("script") == 1
+    headings = checked.all("h2") + checked.all("h3")
+    assert len(headings) == len(set(headings)) and headings[0] == queue
+    assert {"waiting", "captured", "mean", "dead letters"} <= {told for _, told in checked.texts}
+    # Every axis says what it measures, and every column has the one unit that its heading names.
+    assert {"messages per second", "time, UTC", "partition", "messages", "reason"} <= set(checked.all("text"))
+    units = [
+        name.rpartition(", ")[2] for name in checked.all("th") if name.startswith(("Age", "Latency", "Body"))
+    ]
+    assert len(units) == 4 and set(units) <= {"s", "minutes", "hours", "days", "bytes", "KB", "MB"}
+    assert not [cell for cell in checked.all("td") if re.fullmatch(r"[0-9.,]+ ?(s|ms|B|KB|MB|%)", cell)]
     assert "&lt;script&gt;" in text and "it was bad" in text
     assert not re.search(r"https?://", text)
+    assert report_rows(finish(report, spark))[0][:4] == (queue, 41, 42, 1)
 
 
 def test_what_is_wrong_with_a_report_is_named(bus: Bus, tmp_path: Path) -> None:
@@ -79,3 +100,5 @@ def test_what_is_wrong_with_a_report_is_named(bus: Bus, tmp_path: Path) -> None:
         Report(bus=bus, output=page, entities=("nowhere",)).check()
     with pytest.raises(ArgumentError, match="no folder"):
         Report(bus=bus, output=tmp_path / "none" / "report.html", captured="x").check()
+    with pytest.raises(ArgumentError, match="no folder 'x'"):
+        Report(bus=bus, output=page, captured="x").check()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,7 @@ def test_what_is_wrong_with_a_route_is_named_before_a_message_is_touched(
     send_keyed: SendKeyed,
     contents: Contents,
     tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     source, destination = make_queue(), make_queue()
     send_keyed(source, 4)
@@ -70,6 +72,9 @@ def test_what_is_wrong_with_a_route_is_named_before_a_message_is_touched(
         route(to=source).check()
     with pytest.raises(ArgumentError, match="colour"):
         finish(route("SELECT colour FROM messages"), spark)
+    # PySpark's own line about it is not printed, and its logger does not change the handlers of others.
+    assert "colour" not in capfd.readouterr().err
+    assert logging.getLogger("SQLQueryContextLogger").propagate
     with pytest.raises(ArgumentError, match="SELEC"):
         finish(route("SELEC body FROM messages"), spark)
     with pytest.raises(ArgumentError, match="need a column 'body'"):
@@ -78,7 +83,8 @@ def test_what_is_wrong_with_a_route_is_named_before_a_message_is_touched(
         finish(route("SELECT 'x' AS body"), spark)
     assert not (tmp_path / "c").exists()
     assert len(contents(source)) == 4
-    finish(route(), spark)
+    summary = finish(route(), spark)
+    assert (summary.messages, summary.details["sent"], summary.details["dropped"]) == (4, 2, 2)
     other = Route(
         bus=bus, source=destination, destination=source, statement=STATEMENT, checkpoint=str(tmp_path / "c")
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,15 @@ from pyspark.sql import SparkSession
 
 from bendybus.client import BusClient
 from bendybus.errors import ArgumentError, EntityNotFound, InvalidOperation
-from pyspark_servicebus.pipelines import Bus, Triage
-from spark.pipelines.conftest import Contents, MakeQueue, SendKeyed, by_key, expected, finish
+from pyspark_servicebus.pipelines import Bus, Progress, Run, Triage
+from spark.pipelines.conftest import Contents, Interrupted, MakeQueue, SendKeyed, by_key, expected, finish
 
 # Spark's share alone is seconds; a machine with other work makes it minutes.
 pytestmark = pytest.mark.timeout(400)
+
+
+def killed(*arguments: object) -> None:
+    raise Interrupted
 
 
 def bury(client: BusClient, queue: str, count: int, reason: str) -> None:
@@ -66,6 +71,52 @@ def test_chosen_letters_come_back_as_they_were_and_others_stay(
     discard = Triage(bus=bus, entity=buried, action="discard", where="partition_key = 'k0'")
     assert finish(discard, spark).messages == 2
     assert len(contents(f"{buried}/$deadletterqueue")) == 6
+
+
+def test_few_letters_are_sorted_out_without_spark_and_with_the_same_result(
+    spark: SparkSession, bus: Bus, buried: str, contents: Contents, tmp_path: Path
+) -> None:
+    listed = Triage(bus=bus, entity=buried)
+    assert listed.small
+    assert listed.run(None, Run()).details["groups"] == finish(listed, spark).details["groups"]
+    assert not replace(listed, where="true").small
+    checkpoint = str(tmp_path / "checkpoint")
+    late = replace(listed, action="resubmit", reasons=("Late",), checkpoint=checkpoint)
+    told: list[Progress] = []
+    assert late.run(None, Run(tell=told.append)).messages == 12
+    assert (told[-1].messages, told[-1].total) == (12, 12)
+    assert by_key(contents(buried)) == expected(12, first=8)
+    # A run on Spark goes on from there, and one without Spark after it.
+    assert finish(replace(late, reasons=(), where="partition_key = 'k0'"), spark).messages == 2
+    assert replace(late, action="discard", reasons=()).run(None, Run()).messages == 6
+    assert replace(late, reasons=()).run(None, Run()).messages == 0
+    assert contents(f"{buried}/$deadletterqueue") == []
+
+
+def test_letters_of_a_run_that_was_cut_are_not_sent_again_without_spark_either(
+    bus: Bus, buried: str, contents: Contents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    triage = Triage(bus=bus, entity=buried, action="resubmit", checkpoint=str(tmp_path / "checkpoint"))
+    with monkeypatch.context() as patched:
+        patched.setattr("pyspark_servicebus.pipelines.triage._complete", killed)
+        with pytest.raises(Interrupted):
+            triage.run(None, Run())
+    assert len(contents(f"{buried}/$deadletterqueue")) == 20
+    assert triage.run(None, Run()).messages == 20
+    assert sorted(int(message.body) for message in contents(buried)) == list(range(20))
+    assert contents(f"{buried}/$deadletterqueue") == []
+
+
+def test_a_reason_that_no_letter_has_is_an_error_and_nothing_is_done(
+    spark: SparkSession, bus: Bus, buried: str, contents: Contents
+) -> None:
+    triage = Triage(bus=bus, entity=buried, action="discard", reasons=("Bad", "Lat"))
+    for session in (None, spark):
+        with pytest.raises(ArgumentError, match="has the reason 'Lat'; nothing was done"):
+            triage.run(session, Run())
+    with pytest.raises(ArgumentError, match="has no reason"):
+        Triage(bus=bus, entity=buried, reasons=("",)).run(None, Run())
+    assert len(contents(f"{buried}/$deadletterqueue")) == 20
 
 
 @pytest.mark.row("S-05")
