@@ -201,6 +201,8 @@ def _number(text: str, at: int, digits: str) -> Token:
 def _java_integer(at: int, digits: str) -> Token:
     plain = digits.rstrip("lL")
     is_octal = len(plain) > 1 and plain[0] == "0" and plain.isdecimal()
+    if is_octal and ("8" in plain or "9" in plain):
+        raise refusal(at + 1, digits[:QUOTED_LENGTH_MAX], "octal digits after a leading 0")
     value = int(plain, 8) if is_octal else int(plain, 0)
     if value > INTEGER_MAX:
         raise refusal(at + 1, digits[:QUOTED_LENGTH_MAX], f"an integer of at most {INTEGER_MAX - 1}")

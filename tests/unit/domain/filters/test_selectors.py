@@ -97,6 +97,7 @@ def test_values_of_two_kinds_are_neither_equal_nor_an_error() -> None:
         ("a = 0x1G", 5),
         ("a = 99999999999999999999L", 5),
         ("a LIKE 'x' ESCAPE 'ab'", 8),
+        ("a = 08L", 5),
     ],
 )
 def test_what_cannot_be_read_is_refused_with_its_place(text: str, position: int | None) -> None:
