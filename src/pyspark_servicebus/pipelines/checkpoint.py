@@ -131,6 +131,11 @@ class Folder:
         return _object(text, f"{self.uri}/{name}")
 
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
+        uri = self._root.toUri()
+        if uri.getScheme() == "file":
+            # Hadoop removes the old file before it renames the new one; a kill in between would leave none.
+            LocalFolder(str(uri.getPath())).write_json(name, value)
+            return
         self._files.mkdirs(self._root)
         fresh = self._at(f".{name}.{uuid.uuid4().hex}")
         stream = self._files.create(fresh, True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from bendybus.errors import ArgumentError, ConfigError, EntityNotFound
 from pyspark_servicebus.pipelines import Bus, Capture, Progress, Run, captured
+from pyspark_servicebus.pipelines.checkpoint import Folder
 from spark.pipelines.conftest import (
     Contents,
     Interrupted,
@@ -136,3 +138,24 @@ def test_what_is_wrong_is_said_without_spark(bus: Bus, make_queue: MakeQueue, tm
     with pytest.raises(ArgumentError, match="none of the formats"):
         Capture(bus=bus, entity=make_queue(), path=str(tmp_path), format="csv").check()
     Capture(bus=bus, entity=f"{make_queue()}/$deadletterqueue", path=str(tmp_path), consume=True).check()
+
+
+def test_a_file_of_a_checkpoint_is_there_at_every_moment(spark: SparkSession, tmp_path: Path) -> None:
+    folder = Folder(spark, str(tmp_path / "checkpoint"))
+    folder.write_json("state.json", {"number": 0})
+    written = threading.Event()
+    missing: list[int] = []
+
+    def look() -> None:
+        while not written.is_set():
+            if not (tmp_path / "checkpoint" / "state.json").exists():
+                missing.append(1)
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    for number in range(200):
+        folder.write_json("state.json", {"number": number})
+    written.set()
+    looking.join()
+    assert not missing
+    assert folder.read_json("state.json") == {"number": 199}
