@@ -89,9 +89,11 @@ cluster: $(VENV)/.installed-dev  ## A standalone Spark cluster loses a worker wh
 connect: $(VENV)/.installed-connect  ## Spark Connect and Declarative Pipelines with the data source, as the guide says
 	$(BIN)/python tests/faults/connect_check.py
 
-bench: $(VENV)/.installed-bench  ## Side by side with RabbitMQ 4 and Artemis in many shapes, kinds of stores, Spark beside the SDK: rates, CPU, latency
+bench: $(VENV)/.installed-bench  ## Side by side with RabbitMQ 4 and Artemis in many shapes, kinds of stores, several brokers, Spark beside the SDK: rates, CPU, latency
 	$(BIN)/python tests/bench/run.py $(ARGS)
 	$(BIN)/python tests/bench/shapes.py $(filter --quick,$(ARGS))
+	$(BIN)/python tests/bench/brokers.py $(filter --quick,$(ARGS))
+	$(BIN)/python tests/bench/moves.py $(filter --quick,$(ARGS))
 	$(BIN)/python tests/bench/run.py --store-kinds $(filter --quick,$(ARGS))
 	$(BIN)/python tests/bench/topics.py
 	$(BIN)/python tests/bench/entities.py

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 import click
 
@@ -234,9 +234,6 @@ def serve(
     The root key is in the variable BENDYBUS_SAS_KEY. Without it, a key is made and kept in the data folder.
     """
     try:
-        tiers = _by_namespace("--tier", tier, {str(each): each for each in Tier})
-        partitions = _by_namespace("--premium-messaging-partitions", premium_messaging_partitions, _COUNTS)
-        without_keys = _by_namespace("--disable-local-auth", disable_local_auth, _SWITCH)
         settings = Settings(
             data=data,
             host=host,
@@ -246,12 +243,7 @@ def serve(
             stores=stores,
             store_urls=store,
             allowed_stores=allow_store,
-            tier=tiers.pop("", None),
-            namespace_tiers=tiers,
-            premium_partitions=partitions.pop("", None),
-            namespace_premium_partitions=partitions,
-            disable_local_auth=without_keys.pop("", None),
-            namespace_disable_local_auth=without_keys,
+            **_for_namespaces(tier, premium_messaging_partitions, disable_local_auth),
             config=config,
             namespaces=namespace,
             sas_key=sas_key_from(os.environ) or (WELL_KNOWN_KEY if emulator else None),
@@ -276,6 +268,23 @@ def serve(
     except (SetupError, StoreUnavailable) as error:
         click.echo(f"bendybus: {error}", err=True)
         raise click.exceptions.Exit(EXIT_SETUP) from None
+
+
+def _for_namespaces(
+    tier: Sequence[str], premium_messaging_partitions: Sequence[str], disable_local_auth: Sequence[str]
+) -> dict[str, Any]:
+    """The settings that may differ by namespace."""
+    tiers = _by_namespace("--tier", tier, {str(each): each for each in Tier})
+    partitions = _by_namespace("--premium-messaging-partitions", premium_messaging_partitions, _COUNTS)
+    without_keys = _by_namespace("--disable-local-auth", disable_local_auth, _SWITCH)
+    return {
+        "tier": tiers.pop("", None),
+        "namespace_tiers": tiers,
+        "premium_partitions": partitions.pop("", None),
+        "namespace_premium_partitions": partitions,
+        "disable_local_auth": without_keys.pop("", None),
+        "namespace_disable_local_auth": without_keys,
+    }
 
 
 def _in_cluster(

@@ -258,7 +258,7 @@ async def test_a_session_that_is_asked_for_during_the_move_is_given_by_the_next_
         queue = orders(receiver)
         host = queue.host_for(queue.session_key(SessionId("s")))
         await host.ask(Enqueue(made("1", session="s")))
-        for each in old.ownership._hosts_in(old.ownership._own[STORE].attached):
+        for each in old.ownership._exchange.hosts_in(old.ownership._own[STORE].attached):
             each.begin_handing_over()
         accepting = asyncio.ensure_future(held(receiver, "s"))
         # Until it waits at the owner.
@@ -283,7 +283,7 @@ async def test_a_transaction_that_is_committed_during_the_move_is_committed_by_t
         await queue.hosts[2].ask(Enqueue(made("done")))
         (message,) = await take(queue, 2, 1)
         work = [(queue.hosts[2], Complete([token_of(message)])), (queue.hosts[2], Enqueue(made("next")))]
-        for each in old.ownership._hosts_in(old.ownership._own[STORE].attached):
+        for each in old.ownership._exchange.hosts_in(old.ownership._own[STORE].attached):
             each.begin_handing_over()
         committing = asyncio.ensure_future(commit(work))
         await until(lambda: bool(orders(old).own[queue.hosts[2].number]._mailbox))
