@@ -25,7 +25,7 @@ LOOK_S: Final = 1
 
 # Spark gives a new Python process ten seconds to report, which a machine full of other work may exceed.
 STARVED: Final = "Python worker failed to connect back"
-STARTS_MAX: Final = 3
+STARTS_MAX: Final = 5
 
 # A few seconds' work: often enough to see that a run moves, seldom enough to cost little.
 BATCH_DEFAULT: Final = 100_000
