@@ -134,7 +134,7 @@ class ClusterBroker(Process):
         broker.start()
         following = Following(broker, cluster)
         self.ownership = ownership = Ownership(broker, cluster, following, self._access, node.compare)
-        service = Service(broker.entities, following.calls(), ownership.terms)
+        service = Service(broker.entities, {**following.calls(), **ownership.calls()}, ownership.terms)
         broker.entities.watch(lambda entity: service.entity_removed(entity) if entity.deleted else None)
         ownership.service = service
         cluster.peers.serve(service)

@@ -382,6 +382,14 @@ class RosterAccess(_Access):
 
         return self._ask(beat)
 
+    def reach(self, name: str, instance: str, unreached: Sequence[str]) -> None:
+        def reach() -> None:
+            known = self._database.brokers.get(name)
+            if known is not None and known.instance == instance:
+                self._database.brokers[name] = replace(known, unreached=tuple(unreached))
+
+        self._ask(reach)
+
     def lead(self, name: str, instance: str, after: int) -> int | None:
         def lead() -> int | None:
             database = self._database

@@ -55,6 +55,7 @@ class FakeLink:
 class FakeConnection:
     writable: bool = True
     holdings: Holdings = field(default_factory=holdings_in)
+    observer: None = None
 
     def flush_soon(self) -> None: ...
 

@@ -43,6 +43,7 @@ class FakeConnection:
         self.transactions = Transactions()
         self.budget = MemoryBudget()
         self.holdings = holdings_in(self.budget)
+        self.observer = None
 
     @property
     def unanswered(self) -> int:

@@ -71,6 +71,7 @@ class FakeConnection:
     holdings: Holdings = field(default_factory=holdings_in)
     session_locks: dict[tuple[Queue, SessionKey], SessionLock] = field(default_factory=dict)
     session_links: dict[tuple[Queue, str], SessionId] = field(default_factory=dict)
+    observer: None = None
 
     def flush_soon(self) -> None: ...
 
