@@ -114,7 +114,11 @@ STORES: Final = [
     Asked("PUT", "$stores/store-0", "Manage"),
     Asked("DELETE", "$stores/store-0", "Manage"),
 ]
-BROKERS: Final = [Asked("GET", "$brokers", "Manage"), Asked("GET", "$brokers/a", "Manage")]
+BROKERS: Final = [
+    Asked("GET", "$brokers", "Manage"),
+    Asked("GET", "$brokers/a", "Manage"),
+    Asked("PUT", "$brokers/a", "Manage"),
+]
 CONNECTIONS: Final = [Asked("GET", "$connections", "Manage"), Asked("DELETE", "$connections/1", "Manage")]
 OVERVIEW: Final = [
     Asked("GET", "$overview", "Listen"),
@@ -181,7 +185,7 @@ ROUTES: Final[dict[str, list[Asked] | None]] = {
     "/$stores GET,HEAD,POST": STORES[:2],
     "/$stores/{name} DELETE,GET,HEAD,PUT": STORES[2:],
     "/$brokers GET,HEAD": BROKERS[:1],
-    "/$brokers/{name} GET,HEAD": BROKERS[1:],
+    "/$brokers/{name} GET,HEAD,PUT": BROKERS[1:],
     "/$connections GET,HEAD": CONNECTIONS[:1],
     "/$connections/{number} DELETE": CONNECTIONS[1:],
     "/$overview GET,HEAD": OVERVIEW[:1],
@@ -189,6 +193,8 @@ ROUTES: Final[dict[str, list[Asked] | None]] = {
     "/$rights GET,HEAD": OVERVIEW[3:],
     "/$pipelines GET,HEAD": PIPELINES[:1],
     "/$pipelines/{run} GET,HEAD,PUT": PIPELINES[1:],
+    # Azure Resource Manager's, which takes other tokens (tests/unit/arm/test_access.py).
+    "_ResourceRoute": None,
     # A browser's, which the portal's own process makes sign in (tests/unit/portal).
     "_PortalRoute": None,
     # Finds the namespace, whose routes are those above.

@@ -39,7 +39,7 @@ def test_a_replay_that_is_cut_off_anywhere_sends_each_message_once_and_in_order(
     # As if it had been cut off while it sent: the step went out, and its end was not noted.
     (plan,) = tmp_path.glob("_checkpoints/replay-*/replay.json")
     plan.write_text(plan.read_text().replace('"done": 1', '"done": 0'))
-    plan.with_name(".replay.json.crc").unlink()
+    plan.with_name(".replay.json.crc").unlink(missing_ok=True)
     finish(replay, spark)
     found = contents(destination)
     assert by_key(found) == expected(40)
