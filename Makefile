@@ -6,7 +6,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 COMPILED := .venv-compiled
-WORKERS ?= 4
+# More than there are cores: most tests wait, for a lock to end or a client to try again.
+WORKERS ?= 6
 
 # Byte code is kept wherever these commands run: without it, each start of a server compiles all its modules.
 unexport PYTHONDONTWRITEBYTECODE

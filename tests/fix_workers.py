@@ -21,9 +21,13 @@ SPARK: Final = "spark"
 LONG: Final = (SPARK, "interop", "hostile", "cli", "faults", "client")
 # Files that take more than twenty seconds, the longest first: they are begun before the others of LONG.
 LONG_FILES: Final = (
-    "interop/test_entra.py",
+    "interop/test_cluster.py",
+    "interop/test_topics.py",
+    "interop/test_brokers.py",
     "interop/test_sessions.py",
+    "interop/test_entra.py",
     "interop/test_outages.py",
+    "interop/test_stores.py",
     "interop/test_premium.py",
     "hostile/test_memory.py",
     "interop/test_moving.py",
