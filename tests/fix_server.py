@@ -240,7 +240,10 @@ def _namespace_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serv
         for number in range(SPARES[shape])
     }
     rules = [{"Name": name, "PrimaryKey": key, "Rights": rights} for name, (key, rights) in RULES.items()]
-    server = ServerProcess(tmp_path_factory.mktemp("server"), namespace(queues, {"": rules}))
+    # A disk that all tests share may stall for seconds, and that is not what they are about.
+    server = ServerProcess(
+        tmp_path_factory.mktemp("server"), namespace(queues, {"": rules}), ("--stall-after", "20")
+    )
     server.start()
     yield server
     assert server.stop() == os.EX_OK

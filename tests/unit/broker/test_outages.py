@@ -446,6 +446,7 @@ async def test_damage_that_is_met_in_an_idle_moment_or_a_read_is_told(monkeypatc
         monkeypatch.setattr(gated.store, "read", damaged)
         await gated.read_back()
         assert gated.attached.state is StoreState.DAMAGED
+        await gated.returned()
         gated.pass_time(20)
         assert gated.attached.state is StoreState.AVAILABLE
         monkeypatch.setattr(writer, "TIDY_AFTER_S", 0.001)
