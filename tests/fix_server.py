@@ -21,6 +21,9 @@ from typing import Final, TextIO, TypeAlias
 
 import pytest
 
+from bendybus.atom import QUEUE_DESCRIPTION, element
+from bendybus.auth.connection_strings import ConnectionString
+from bendybus.management.client import ManagementClient
 from fix_processes import BENDYBUS, Process, start
 
 __all__ = ["Kind", "NewQueue", "Properties", "ServerProcess", "Shape", "StartServer", "namespace"]
@@ -72,7 +75,8 @@ RULES: Final[Mapping[str, tuple[str, list[str]]]] = {
     "Listens": ("key-of-those-who-listen", ["Listen"]),
 }
 
-# Queues of each shape and kind: more than the tests use, so that running out means a leak.
+# Queues of each shape and kind: together fewer than the hundred partitioned ones that a namespace may have.
+# Whoever asks for one more gets a new one in the place of the first, whose test ended long ago.
 SPARES: Final[Mapping[Shape, int]] = {
     Shape.USUAL: 60,
     Shape.BRIEF_LOCK: 8,
@@ -258,14 +262,20 @@ def server(_namespace_server: ServerProcess) -> Iterator[ServerProcess]:
 
 
 @pytest.fixture(scope="session")
-def new_queue() -> NewQueue:
+def new_queue(_namespace_server: ServerProcess) -> NewQueue:
     """A queue of the session's server that no test has used yet: `new_queue(kind, shape)`."""
     numbers = {(shape, kind): count() for shape in Shape for kind in Kind}
 
     def take(kind: Kind, shape: Shape = Shape.USUAL) -> str:
         number = next(numbers[shape, kind])
-        assert number < SPARES[shape], f"no {shape} queue is left: raise SPARES"
-        return f"{shape}-{kind}-{number}"
+        name = f"{shape}-{kind}-{number}"
+        if number >= SPARES[shape]:
+            properties = {**SHAPES[shape], "EnablePartitioning": kind is Kind.PARTITIONED}
+            children = [element(key, value) for key, value in properties.items()]
+            with ManagementClient(ConnectionString.parse(_namespace_server.connection_string)) as management:
+                management.delete(f"{shape}-{kind}-{number - SPARES[shape]}")
+                management.create(name, QUEUE_DESCRIPTION, children)
+        return name
 
     return take
 
