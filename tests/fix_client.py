@@ -164,7 +164,9 @@ class Client(asyncio.Protocol):
             self.connection.close()
             self.flush()
             await self._wait(self._ended)
-        self.transport.abort()
+        # A transport that has told of its end has no loop any more, and cannot be aborted.
+        if not self.lost:
+            self.transport.abort()
 
     def cut(self) -> None:
         """Leave without a word."""
