@@ -143,9 +143,9 @@ class _Replaying:
 
     def _has_key(self, message: Message, payload: bytes, key: SessionKey) -> bool:
         """Whether this is the message's session id or its partition key, which decide its partition."""
-        own = message.session_id
+        own: object = message.session_id
         if own is None:
-            own = Stored.of(payload).annotations().get(PARTITION_KEY)  # type: ignore[assignment]
+            own = Stored.of(payload).annotations().get(PARTITION_KEY)
         return isinstance(own, str) and self._queue.session_key(SessionId(own)) == key
 
     async def _ask(self, host: ReceivingPort, replay: Replay) -> int:

@@ -41,8 +41,11 @@ class PostgresRoster:
             lead = connection.execute(QUERIES["leader"]).fetchone()
         assert lead is not None, "the schema has one row"
         brokers = [
-            BrokerRow(*who, tuple(stores), silent_s, joined_at_s, tuple(unreached))  # type: ignore[call-arg]
-            for *who, stores, silent_s, joined_at_s, unreached in rows
+            BrokerRow(
+                *(known, process, address, version, its_state),
+                *(tuple(stores), silent_s, joined_at_s, tuple(unreached)),
+            )
+            for known, process, address, version, its_state, stores, silent_s, joined_at_s, unreached in rows
         ]
         return RosterView(brokers, Lead(*lead), None if silence is None else silence[0])
 
