@@ -14,6 +14,7 @@ import http.client
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,15 +27,19 @@ from bendybus.auth.sas import make_token
 console = Console(highlight=False)
 
 API_VERSION = "api-version=2021-05"
-BODY = (
-    '<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml">'
-    '<QueueDescription xmlns="http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"/>'
-    "</content></entry>"
-)
 PAGE = 100
 TOKEN_VALID_S = 3600
 # Time for what has just been done to come to rest before memory is read.
 REST_S = 2
+
+
+def description(kind: str, properties: str = "") -> str:
+    """An entity as the administration clients send it."""
+    namespace = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
+    return (
+        '<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml">'
+        f'<{kind}Description xmlns="{namespace}">{properties}</{kind}Description></content></entry>'
+    )
 
 
 class Namespace(Broker):
@@ -78,7 +83,15 @@ class Admin:
 
     def create(self, count: int) -> None:
         for number in range(count):
-            self.ask("PUT", f"/queue-{number}?{API_VERSION}", BODY)
+            self.ask("PUT", f"/queue-{number}?{API_VERSION}", description("Queue"))
+
+    def create_topic(self, name: str, subscriptions: Sequence[str]) -> None:
+        """A partitioned topic, and subscriptions that get every message."""
+        partitioned = "<EnablePartitioning>true</EnablePartitioning>"
+        self.ask("PUT", f"/{name}?{API_VERSION}", description("Topic", partitioned))
+        for subscription in subscriptions:
+            path = f"/{name}/subscriptions/{subscription}?{API_VERSION}"
+            self.ask("PUT", path, description("Subscription"))
 
     def listed(self) -> int:
         found = 0

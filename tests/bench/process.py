@@ -114,7 +114,12 @@ class Broker:
         raise BrokerFailed(f"{self.name} {state}; its log ends:\n{tail}")
 
     def stop(self) -> None:
-        """Asks the process to end, then ends its group; the data goes too."""
+        """Ends the process and removes its data."""
+        self.end()
+        shutil.rmtree(self.data, ignore_errors=True)
+
+    def end(self) -> None:
+        """Asks the process to end, then ends its group."""
         process, self._process = self._process, None
         if process is not None:
             process.terminate()
@@ -125,7 +130,6 @@ class Broker:
                 process.wait()
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-        shutil.rmtree(self.data, ignore_errors=True)
 
     def cpu_seconds(self) -> float:
         """User and system time of the whole tree so far, children that have ended included."""

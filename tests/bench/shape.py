@@ -26,6 +26,7 @@ class Shape:
     sources: tuple[str, ...] = ()
     target: str = ""
     transactions: int = 0
+    backlog: bool = False
 
     def arguments(self) -> list[str]:
         """The generator's options, those left out that have no effect."""
@@ -44,6 +45,7 @@ class Shape:
             "--keep-session": self.keep_session,
             "--settled": self.settled,
             "--tls": self.tls,
+            "--backlog": self.backlog,
         }
         texts = [("--id-property", self.id_property), ("--to", self.target)]
         texts += [("--from", source) for source in self.sources]

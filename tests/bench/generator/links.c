@@ -160,7 +160,9 @@ static void on_message(load_link *l, pn_delivery_t *delivery) {
   ssize_t bytes = pn_link_recv(l->link, r->incoming, pending);
   r->received++;
   l->received++;
-  if (options.mode != DRAIN) {
+  if (options.backlog) {
+    r->distinct++;
+  } else if (options.mode != DRAIN) {
     uint64_t sequence, sent_at_ns;
     if (bytes > 0 && read_stamp(r->incoming, (size_t)bytes, &sequence, &sent_at_ns)) {
       check_message(r, l->source, sequence, sent_at_ns);

@@ -38,6 +38,7 @@ typedef struct {
   const char *id_property;          /* an application property that repeats the message-id */
   int window, credit, connections, links; /* credit: of each receiver; as the window if not given */
   bool settled, tls, next_session, keep_session;
+  bool backlog;                     /* whatever arrives counts, earlier runs' messages too */
   double timeout_s;
 } load_options;
 

@@ -143,7 +143,7 @@ static int usage(const char *program) {
           "       [--user U --password W] [--count N] [--size BODY_BYTES] [--window W] [--timeout S]\n"
           "       [--from A]... [--credit N] [--connections N] [--links N] [--settled]\n"
           "       [--keys N] [--sessions N] [--next-session [--keep-session]] [--batch N]\n"
-          "       [--properties N] [--id-property NAME] [--to A --transactions N]\n"
+          "       [--properties N] [--id-property NAME] [--backlog] [--to A --transactions N]\n"
           "drain receives whatever waits, until the broker says there is no more.\n"
           "transact receives N messages and, in a transaction for each, completes it and sends it on.\n"
           "Without --user the connection is ANONYMOUS; with --tls any certificate will do.\n"
@@ -160,6 +160,7 @@ static int usage(const char *program) {
           "  --batch N         N messages to a transfer, in the batch format of Service Bus\n"
           "  --properties N    application properties, at most %d\n"
           "  --id-property P   an application property with the message-id's digits\n"
+          "  --backlog         messages wait already: receive as many as --count says, whichever they are\n"
           "  --to A            transact: where the messages go\n"
           "  --transactions N  transact: so many under way at once\n",
           program, PROPERTIES_MAX);
@@ -215,6 +216,7 @@ static bool parse_option(int option, const char *value) {
     case 'b': options.batch = strtoull(value, NULL, 10); return true;
     case 'P': options.properties = strtoull(value, NULL, 10); return true;
     case 'i': options.id_property = value; return true;
+    case 'B': options.backlog = true; return true;
     case 'o': options.target = value; return true;
     case 'X': options.transactions = strtoull(value, NULL, 10); return true;
     default: return false;
@@ -245,7 +247,7 @@ static bool parse_options(int argc, char **argv) {
       {"keys", 1, 0, 'k'},        {"sessions", 1, 0, 'S'},     {"next-session", 0, 0, 'x'},
       {"keep-session", 0, 0, 'K'}, {"batch", 1, 0, 'b'},       {"properties", 1, 0, 'P'},
       {"id-property", 1, 0, 'i'}, {"to", 1, 0, 'o'},           {"transactions", 1, 0, 'X'},
-      {0}};
+      {"backlog", 0, 0, 'B'},     {0}};
   int option;
   while ((option = getopt_long(argc, argv, "", LONG, NULL)) != -1) {
     if (!parse_option(option, optarg)) return false;
