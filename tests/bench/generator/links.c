@@ -152,9 +152,15 @@ static void on_drained(load_link *l) {
   pn_link_drain(l->link, options.credit);
 }
 
+static void give_back(pn_delivery_t *delivery) {
+  pn_delivery_update(delivery, PN_RELEASED);
+  pn_delivery_settle(delivery);
+}
+
 static void on_message(load_link *l, pn_delivery_t *delivery) {
   if (!pn_delivery_readable(delivery) || pn_delivery_partial(delivery)) return;
   role *r = l->peer->role;
+  if (options.backlog && r->finished) return give_back(delivery);
   size_t pending = pn_delivery_pending(delivery);
   if (pending > options.body_bytes + 4 * OVERHEAD_BYTES) return fail(r, "a message of %zu bytes", pending);
   ssize_t bytes = pn_link_recv(l->link, r->incoming, pending);
