@@ -19,7 +19,8 @@
     │   └ FilterError           a rule and a message that do not fit    -> dead-letter, .reason
     ├ Unavailable               503, try again
     │   ├ ServerBusy            too much at once       -> .NET holds back all that it sends for ten seconds
-    │   ├ StoreUnavailable      └ PartitionMoved       -> one partition: SDKs retry this operation alone
+    │   ├ StoreUnavailable      ├ PartitionMoved       -> one partition: SDKs retry this operation alone
+    │   ├ DetachForced          a fault control asked for it -> the link is closed
     │   ├ OperationTimeout      408
     │   ├ MessagesInTransit     an entity with messages for others is not deleted until they have left
     │   ├ MemoryLimitReached    of those who hold most -> the connection is closed; SDKs make a new one
@@ -39,60 +40,18 @@ from __future__ import annotations
 
 from typing import ClassVar, Final, Literal
 
-__all__ = [
-    "ArgumentError",
-    "BrokerError",
-    "ConfigError",
-    "ConnectionLost",
-    "ConsumerLeaseHeld",
-    "DataFolderInUse",
-    "EntityDisabled",
-    "EntityExists",
-    "EntityNotFound",
-    "FILTER_EXCEPTION",
-    "HELP_LINK",
-    "FilterError",
-    "FrameTooLarge",
-    "InvalidField",
-    "InvalidOperation",
-    "MemoryLimitReached",
-    "MessageLockLost",
-    "MessageNotFound",
-    "MessageSizeExceeded",
-    "MessagesInTransit",
-    "MethodNotAllowed",
-    "NestingTooDeep",
-    "NamespaceNotFound",
-    "NotSupported",
-    "OperationTimeout",
-    "PartitionMoved",
-    "PreconditionFailed",
-    "ProtocolError",
-    "QuotaExceeded",
-    "RULE_ACTION_EXCEPTION",
-    "RulesTooCostly",
-    "RequestError",
-    "RuleNotFound",
-    "SchemaTooNew",
-    "Scope",
-    "ServerBusy",
-    "SessionCannotBeLocked",
-    "SessionLockLost",
-    "SetupError",
-    "StoreCorrupted",
-    "StoreError",
-    "StoreNotAllowed",
-    "StoreNotFound",
-    "StoreUnavailable",
-    "SubscriptionInUse",
-    "TlsRequired",
-    "TransactionRolledBack",
-    "TransactionTimedOut",
-    "TransactionUnknown",
-    "Unauthorized",
-    "Unavailable",
-    "WireError",
-]
+__all__ = ["BrokerError", "WireError", "FrameTooLarge", "NestingTooDeep", "ProtocolError", "Scope"]
+__all__ += ["RequestError", "ArgumentError", "InvalidField", "InvalidOperation", "EntityDisabled"]
+__all__ += ["Unauthorized", "QuotaExceeded", "RulesTooCostly", "MessageSizeExceeded", "EntityNotFound"]
+__all__ += ["MessageNotFound", "RuleNotFound", "NamespaceNotFound", "StoreNotFound", "StoreNotAllowed"]
+__all__ += ["TlsRequired", "MethodNotAllowed", "EntityExists", "PreconditionFailed", "MessageLockLost"]
+__all__ += ["SessionLockLost", "SessionCannotBeLocked", "ConsumerLeaseHeld", "SubscriptionInUse"]
+__all__ += ["NotSupported", "TransactionUnknown", "TransactionRolledBack", "TransactionTimedOut"]
+__all__ += ["FilterError"]
+__all__ += ["Unavailable", "ServerBusy", "DetachForced", "MemoryLimitReached", "StoreUnavailable"]
+__all__ += ["PartitionMoved", "OperationTimeout", "MessagesInTransit", "ConnectionLost"]
+__all__ += ["SetupError", "ConfigError", "DataFolderInUse", "StoreError", "StoreCorrupted", "SchemaTooNew"]
+__all__ += ["FILTER_EXCEPTION", "HELP_LINK", "RULE_ACTION_EXCEPTION"]
 
 # Errors quote what they refuse, and a name may be as long as a frame; our longest own text is half of this.
 DESCRIPTION_LENGTH_MAX = 600
@@ -372,7 +331,7 @@ class ServerBusy(Unavailable):
     pass
 
 
-class LinkDetached(Unavailable):
+class DetachForced(Unavailable):
     """The link has ended and nothing else: SDKs attach again."""
 
     condition = "amqp:link:detach-forced"

@@ -17,6 +17,7 @@ from typing import Final
 from bendybus.auth.key_ring import KeyRing
 from bendybus.auth.sas import SAS_PREFIX, SasToken, signer
 from bendybus.broker.broker import Broker
+from bendybus.domain.entities import Tier
 from bendybus.errors import ArgumentError, Unauthorized
 from bendybus.store.faults import StoreFaults
 
@@ -25,6 +26,7 @@ __all__ = [
     "NAMESPACE_DEFAULT",
     "Namespace",
     "Namespaces",
+    "NewNamespace",
     "check_namespace_name",
 ]
 
@@ -63,6 +65,16 @@ class Namespace:
     def for_development(self) -> bool:
         """Whether what tests need is allowed here: to make stores fail, to take all messages out."""
         return self.faults is not None
+
+
+@dataclass(frozen=True, slots=True)
+class NewNamespace:
+    """A namespace that is to be created. None means the server's default."""
+
+    name: str
+    tier: Tier | None
+    premium_partitions: int | None
+    disable_local_auth: bool | None = None
 
 
 class Namespaces:

@@ -220,7 +220,7 @@ class HurriedServer(ServerProcess):
         program = (
             "import sys\n"
             "from pathlib import Path\n"
-            "from bendybus.server.app import run\n"
+            "from bendybus.server.process import run\n"
             "from bendybus.server.settings import Settings\n"
             "run(Settings(data=Path(sys.argv[1]), port=0, admin_port=0, handshake_timeout_s=1.0))\n"
         )

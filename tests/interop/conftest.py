@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeAlias
 
 import pytest
@@ -14,6 +14,7 @@ from interop.sdk import AsyncSdk, ConnectTo, LoopThread, Sdk, SdkQueue, SyncSdk,
 MakeSdkQueue: TypeAlias = Callable[..., SdkQueue]
 MakeSdkQueues: TypeAlias = Callable[..., list[SdkQueue]]
 Connect: TypeAlias = Callable[..., SdkQueue]
+CloseLater: TypeAlias = Callable[[Callable[[], None]], None]
 
 
 @pytest.fixture(scope="session")
@@ -28,6 +29,18 @@ def pool(loop_thread: LoopThread) -> Iterator[ThreadPoolExecutor]:
     """Opens and closes links beside the tests; all are closed before the loop stops."""
     with ThreadPoolExecutor(16, "links") as pool:
         yield pool
+
+
+@pytest.fixture(scope="module")
+def close_later(pool: ThreadPoolExecutor, _namespace_server: ServerProcess) -> Iterator[CloseLater]:
+    """Closes something while the next tests run. Everything is closed when the tests of a file have ended.
+
+    Closing a link of the SDK waits up to a second for one of its threads.
+    """
+    closing: list[Future[None]] = []
+    yield lambda close: closing.append(pool.submit(close))
+    for closed in closing:
+        closed.result()
 
 
 @pytest.fixture(params=["sync", "async"])

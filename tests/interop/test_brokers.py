@@ -10,8 +10,10 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from itertools import count
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -21,9 +23,9 @@ from azure.servicebus.exceptions import ServiceBusError
 from azure.servicebus.management import ServiceBusAdministrationClient, SqlRuleFilter
 
 from fix_processes import run_bendybus
-from fix_server import ServerProcess, StartServer
+from fix_server import ServerProcess, StartServer, namespace
 from interop.sdk import BREAKS_CONNECTIONS
-from interop.traffic import RETRIES, Traffic
+from interop.traffic import RETRIES, Traffic, all_go_on
 
 pytestmark = BREAKS_CONNECTIONS
 
@@ -48,14 +50,37 @@ def cluster(start_server: StartServer) -> ServerProcess:
     return start_server(QUEUES, None, "--brokers", "2", topics=TOPICS)
 
 
-@pytest.fixture
-def clients(cluster: ServerProcess) -> Iterator[list[ServiceBusClient]]:
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server of two brokers for the tests that leave it as they found it."""
+    options = ("--brokers", "2")
+    server = ServerProcess(tmp_path_factory.mktemp("brokers"), namespace(QUEUES, topics=TOPICS), options)
+    server.start()
+    yield server
+    assert server.stop() == os.EX_OK
+    server.refuse_trouble()
+
+
+@contextmanager
+def clients_of(server: ServerProcess) -> Iterator[list[ServiceBusClient]]:
     """Several connections."""
     with ExitStack() as exits:
         yield [
-            exits.enter_context(ServiceBusClient.from_connection_string(cluster.connection_string, **RETRIES))
+            exits.enter_context(ServiceBusClient.from_connection_string(server.connection_string, **RETRIES))
             for _ in range(CLIENTS)
         ]
+
+
+@pytest.fixture
+def clients(shared: ServerProcess) -> Iterator[list[ServiceBusClient]]:
+    with clients_of(shared) as clients:
+        yield clients
+
+
+def at_once(call: Callable[[int, ServiceBusClient], None], clients: Iterable[ServiceBusClient]) -> None:
+    """`call(number, client)` for each client, in a thread of its own: the SDK sleeps most of the time."""
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        list(pool.map(call, count(), clients))
 
 
 def administration(server: ServerProcess) -> ServiceBusAdministrationClient:
@@ -79,36 +104,41 @@ def started_again(server: ServerProcess, killed: int, count: int = 2) -> None:
 
 
 @pytest.mark.row("N-02")
-def test_every_client_reaches_every_partition(
-    cluster: ServerProcess, clients: list[ServiceBusClient]
-) -> None:
-    assert len(broker_processes(cluster)) == 2
-    for number, client in enumerate(clients):
-        with client.get_queue_sender("orders") as sender:
+def test_every_client_reaches_every_partition(shared: ServerProcess, clients: list[ServiceBusClient]) -> None:
+    assert len(broker_processes(shared)) == 2
+
+    def send(number: int, client: ServiceBusClient) -> None:
+        with client.get_queue_sender("orders", keep_alive=0) as sender:
             for key in range(16):
                 sender.send_messages(ServiceBusMessage(f"{number}/{key}", partition_key=f"key-{key}"))
-    with administration(cluster) as admin:
+
+    at_once(send, clients)
+    with administration(shared) as admin:
         assert admin.get_queue_runtime_properties("orders").active_message_count == CLIENTS * 16
     rest = {f"{number}/{key}" for number in range(CLIENTS) for key in range(16)}
-    for client in clients:
+
+    def receive(_: int, client: ServiceBusClient) -> None:
         with client.get_queue_receiver("orders") as receiver:
             for _ in range(16):
                 (message,) = receiver.receive_messages(1, max_wait_time=20)
                 receiver.complete_message(message)
                 rest.remove(str(message))
+
+    at_once(receive, clients)
     assert not rest
-    with administration(cluster) as admin:
+    with administration(shared) as admin:
         assert admin.get_queue_runtime_properties("orders").total_message_count == 0
 
 
 @pytest.mark.row("N-02")
 def test_sessions_and_their_states_are_the_same_for_all_clients(clients: list[ServiceBusClient]) -> None:
-    for number, client in enumerate(clients):
-        with client.get_queue_sender("steps") as sender:
+    def send(number: int, client: ServiceBusClient) -> None:
+        with client.get_queue_sender("steps", keep_alive=0) as sender:
             sender.send_messages(
                 [ServiceBusMessage(str(step), session_id=f"session-{number}") for step in range(5)]
             )
-    for number, client in enumerate(reversed(clients)):
+
+    def receive_by_name(number: int, client: ServiceBusClient) -> None:
         with client.get_queue_receiver("steps", session_id=f"session-{number}") as receiver:
             receiver.session.set_state(b"seen by %d" % number)
             taken: list[str] = []
@@ -117,8 +147,10 @@ def test_sessions_and_their_states_are_the_same_for_all_clients(clients: list[Se
                     receiver.complete_message(message)
                     taken.append(str(message))
             assert taken == ["0", "1", "2"]
+
     seen: dict[str, list[str]] = {}
-    for client in clients:
+
+    def receive_next(_: int, client: ServiceBusClient) -> None:
         with client.get_queue_receiver("steps", session_id=NEXT_AVAILABLE_SESSION) as receiver:
             name = receiver.session.session_id
             assert receiver.session.get_state() == b"seen by " + name[-1].encode()
@@ -127,23 +159,30 @@ def test_sessions_and_their_states_are_the_same_for_all_clients(clients: list[Se
                 for message in receiver.receive_messages(2, max_wait_time=20):
                     receiver.complete_message(message)
                     seen[name].append(str(message))
+
+    at_once(send, clients)
+    at_once(receive_by_name, reversed(clients))
+    at_once(receive_next, clients)
     assert seen == {f"session-{number}": ["3", "4"] for number in range(CLIENTS)}
 
 
 @pytest.mark.row("N-02")
 def test_a_topic_and_its_rules_are_the_same_for_all_clients(
-    cluster: ServerProcess, clients: list[ServiceBusClient]
+    shared: ServerProcess, clients: list[ServiceBusClient]
 ) -> None:
-    with administration(cluster) as admin:
+    with administration(shared) as admin:
         admin.create_subscription("events", "large")
         admin.create_rule("events", "large", "large", filter=SqlRuleFilter("size > 5"))
         admin.delete_rule("events", "large", "$Default")
-    for number, client in enumerate(clients):
-        with client.get_topic_sender("events") as sender:
+
+    def send(number: int, client: ServiceBusClient) -> None:
+        with client.get_topic_sender("events", keep_alive=0) as sender:
             for size in (3, 9):
                 sender.send_messages(
                     ServiceBusMessage(f"{number}/{size}", application_properties={"size": size})
                 )
+
+    at_once(send, clients)
     for name, sizes in (("all", (3, 9)), ("large", (9,))):
         rest = {f"{number}/{size}" for number in range(CLIENTS) for size in sizes}
         with clients[0].get_subscription_receiver("events", name) as receiver:
@@ -154,49 +193,56 @@ def test_a_topic_and_its_rules_are_the_same_for_all_clients(
 
 
 @pytest.mark.row("N-02")
-def test_management_is_right_at_every_broker(cluster: ServerProcess, clients: list[ServiceBusClient]) -> None:
-    for number in range(6):
+def test_management_is_right_at_every_broker(shared: ServerProcess, clients: list[ServiceBusClient]) -> None:
+    def make(number: int, client: ServiceBusClient) -> None:
         # A connection of its own for each call.
-        with administration(cluster) as admin:
+        with administration(shared) as admin:
             admin.create_queue(f"made-{number}", enable_partitioning=bool(number % 2))
-        with clients[number].get_queue_sender(f"made-{number}") as sender:
+        with client.get_queue_sender(f"made-{number}", keep_alive=0) as sender:
             sender.send_messages(ServiceBusMessage("x"))
-    for number in range(6):
-        with administration(cluster) as admin:
+
+    def delete(number: int, _: ServiceBusClient) -> None:
+        with administration(shared) as admin:
             assert f"made-{number}" in {queue.name for queue in admin.list_queues()}
             assert admin.get_queue_runtime_properties(f"made-{number}").active_message_count == 1
             admin.delete_queue(f"made-{number}")
-        once = ServiceBusClient.from_connection_string(cluster.connection_string, retry_total=0)
+        once = ServiceBusClient.from_connection_string(shared.connection_string, retry_total=0)
         with once, pytest.raises(ServiceBusError), once.get_queue_sender(f"made-{number}") as sender:
             sender.send_messages(ServiceBusMessage("x"))
 
+    at_once(make, clients)
+    at_once(delete, clients)
 
-@pytest.mark.parametrize("name", ["orders", "steps"])
+
 @pytest.mark.parametrize("which", [0, 1])
 @pytest.mark.row("N-02")
 def test_a_broker_that_is_killed_comes_back_and_nothing_acknowledged_is_lost(
-    start_server: StartServer, name: str, which: int
+    start_server: StartServer, which: int
 ) -> None:
-    properties = {**QUEUES[name], "LockDuration": "PT5S"}
-    server = start_server({name: properties}, None, "--brokers", "2")
-    traffic = Traffic([server.connection_string], name)
-    traffic.start()
+    """With messages and with sessions at the same time."""
+    names = ("orders", "steps")
+    queues = {name: {**QUEUES[name], "LockDuration": "PT5S"} for name in names}
+    server = start_server(queues, None, "--brokers", "2")
+    traffics = [Traffic([server.connection_string], name) for name in names]
+    for traffic in traffics:
+        traffic.start()
     for _ in range(2):
-        traffic.goes_on()
+        all_go_on(traffics)
         victim = sorted(broker_processes(server))[which]
         os.kill(victim, signal.SIGKILL)
         started_again(server, victim)
-    traffic.goes_on()
-
-    traffic.finish()
-
-    assert traffic.acknowledged <= traffic.received
+    all_go_on(traffics)
+    for traffic in traffics:
+        traffic.sending.clear()
+    for traffic in traffics:
+        traffic.finish()
+        assert traffic.acknowledged <= traffic.received
     server.expect_trouble("has ended with -9 and is started again")
 
 
 def test_a_server_that_was_killed_starts_again_with_all_brokers(cluster: ServerProcess) -> None:
     client = ServiceBusClient.from_connection_string(cluster.connection_string, **RETRIES)
-    with client, client.get_queue_sender("orders") as sender:
+    with client, client.get_queue_sender("orders", keep_alive=0) as sender:
         sender.send_messages([ServiceBusMessage(str(number)) for number in range(40)])
     processes = broker_processes(cluster)
     cluster.kill()
@@ -211,7 +257,7 @@ def test_a_server_that_was_killed_starts_again_with_all_brokers(cluster: ServerP
 def test_a_server_with_more_brokers_keeps_what_one_broker_had(start_server: StartServer) -> None:
     server = start_server(QUEUES)
     client = ServiceBusClient.from_connection_string(server.connection_string, **RETRIES)
-    with client, client.get_queue_sender("orders") as sender:
+    with client, client.get_queue_sender("orders", keep_alive=0) as sender:
         for key in range(16):
             sender.send_messages(ServiceBusMessage("x", partition_key=str(key)))
     assert server.stop() == 0
@@ -245,11 +291,11 @@ def test_what_does_not_work_with_several_brokers_is_refused_in_one_line(
 
 @pytest.mark.row("N-02")
 def test_metrics_and_health_are_those_of_the_whole_server(
-    cluster: ServerProcess, clients: list[ServiceBusClient]
+    cluster: ServerProcess,
 ) -> None:
-    with ExitStack() as exits:
+    with clients_of(cluster) as clients, ExitStack() as exits:
         for client in clients:
-            sender = exits.enter_context(client.get_queue_sender("orders"))
+            sender = exits.enter_context(client.get_queue_sender("orders", keep_alive=0))
             sender.send_messages([ServiceBusMessage("x"), ServiceBusMessage("y")])
         for _ in range(4):
             shown = urlopen(f"http://127.0.0.1:{cluster.port}/metrics", timeout=20).read().decode()
@@ -259,8 +305,8 @@ def test_metrics_and_health_are_those_of_the_whole_server(
             assert urlopen(f"http://127.0.0.1:{cluster.port}/health", timeout=20).status == 200
 
 
-def test_a_backup_of_several_brokers_is_refused_by_name(cluster: ServerProcess, tmp_path: Path) -> None:
-    command = ("backup", str(tmp_path / "copy"), "--data", str(cluster.data))
+def test_a_backup_of_several_brokers_is_refused_by_name(shared: ServerProcess, tmp_path: Path) -> None:
+    command = ("backup", str(tmp_path / "copy"), "--data", str(shared.data))
     ended = run_bendybus(*command, environment={}, folder=tmp_path)
 
     assert ended.returncode != 0

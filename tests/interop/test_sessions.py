@@ -17,6 +17,7 @@ from azure.servicebus import (
     ServiceBusMessage,
     ServiceBusReceiveMode,
     ServiceBusReceiver,
+    ServiceBusSender,
     ServiceBusSubQueue,
 )
 from azure.servicebus.exceptions import (
@@ -28,6 +29,7 @@ from azure.servicebus.exceptions import (
 )
 
 from fix_server import Kind, Properties, ServerProcess, StartServer, namespace
+from interop.conftest import CloseLater
 from interop.sdk import BREAKS_CONNECTIONS, CROSSWISE, AsyncSdk, LoopThread, Sdk, SyncSdk, bodies, receive
 
 MEGABYTE = 1 << 20
@@ -67,8 +69,8 @@ class SessionQueue:
         self.client = client
         self.queue = queue
         self._pool = pool
-        self._open: list[ServiceBusReceiver] = []
         self.sender = client.get_queue_sender(queue, keep_alive=0)
+        self.handles: list[ServiceBusReceiver | ServiceBusSender] = [self.sender]
 
     def send(self, session_id: str | None, *texts: str, **properties: object) -> None:
         for text in texts:
@@ -79,12 +81,12 @@ class SessionQueue:
         options = {"max_wait_time": 10, **options}
         receiver = self.client.get_queue_receiver(self.queue, session_id=session_id, **options)
         receiver.__enter__()
-        self._open.append(receiver)
+        self.handles.append(receiver)
         return receiver
 
     def close(self) -> None:
         """Each waits for a thread of the SDK: all at once."""
-        list(self._pool.map(lambda handle: handle.close(), [*self._open, self.sender]))
+        list(self._pool.map(lambda handle: handle.close(), self.handles))
 
 
 MakeSessionQueue: TypeAlias = Callable[..., SessionQueue]
@@ -92,7 +94,7 @@ MakeSessionQueue: TypeAlias = Callable[..., SessionQueue]
 
 @pytest.fixture
 def make_session_queue(
-    sdk: Sdk, server: ServerProcess, kind: Kind, pool: ThreadPoolExecutor
+    sdk: Sdk, server: ServerProcess, kind: Kind, pool: ThreadPoolExecutor, close_later: CloseLater
 ) -> Iterator[MakeSessionQueue]:
     session_queues: list[SessionQueue] = []
 
@@ -102,7 +104,8 @@ def make_session_queue(
 
     yield make
     for session_queue in session_queues:
-        session_queue.close()
+        for handle in session_queue.handles:
+            close_later(handle.close)
 
 
 @pytest.fixture

@@ -135,7 +135,7 @@ def test_metrics_and_logs_are_exported(
 
 def test_off_imports_nothing_of_it() -> None:
     check = (
-        "import sys, bendybus.server.app; "
+        "import sys, bendybus.server.process; "
         "loaded = [name for name in sys.modules if 'telemetry' in name]; "
         "assert loaded == ['bendybus.server.telemetry'], loaded"
     )

@@ -36,6 +36,7 @@ from azure.servicebus.management import (
 
 from bendybus.auth.sas import make_token
 from fix_server import Kind, ServerProcess, StartServer
+from interop.conftest import CloseLater
 from interop.sdk import PATIENCE_S, Sdk, bodies, receive
 from interop.test_administration import administration
 
@@ -63,7 +64,8 @@ class SdkTopic:
             options["enable_partitioning"] = kind is Kind.PARTITIONED
         admin.create_topic(self.name, **options)
         self._handles: list[Any] = []
-        self.sender = self.client.get_topic_sender(self.name)
+        # Without the thread that would keep an idle link alive, and that closing would wait for.
+        self.sender = self.client.get_topic_sender(self.name, keep_alive=0)
         self._handles.append(self.sender)
 
     def subscribe(self, name: str, *rules: tuple[str, Any, Any], **options: Any) -> None:
@@ -105,14 +107,16 @@ class SdkTopic:
 MakeTopic: TypeAlias = Callable[..., SdkTopic]
 
 
-@pytest.fixture
-def admin(server: ServerProcess) -> Iterator[ServiceBusAdministrationClient]:
-    with administration(server) as client:
+@pytest.fixture(scope="module")
+def admin(_namespace_server: ServerProcess) -> Iterator[ServiceBusAdministrationClient]:
+    with administration(_namespace_server) as client:
         yield client
 
 
 @pytest.fixture
-def make_topic(sdk: Sdk, server: ServerProcess, admin: ServiceBusAdministrationClient) -> Iterator[MakeTopic]:
+def make_topic(
+    sdk: Sdk, server: ServerProcess, admin: ServiceBusAdministrationClient, close_later: CloseLater
+) -> Iterator[MakeTopic]:
     topics: list[SdkTopic] = []
 
     def make(kind: Kind, **options: Any) -> SdkTopic:
@@ -121,7 +125,7 @@ def make_topic(sdk: Sdk, server: ServerProcess, admin: ServiceBusAdministrationC
 
     yield make
     for topic in topics:
-        topic.close()
+        close_later(topic.close)
 
 
 @pytest.fixture

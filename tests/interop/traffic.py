@@ -12,10 +12,13 @@ from typing import Any, Final
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceiver
 from azure.servicebus.exceptions import ServiceBusError
 
-__all__ = ["RETRIES", "SESSIONS", "Traffic"]
+__all__ = ["RETRIES", "SESSIONS", "Traffic", "all_go_on"]
 
 RETRIES: Final[dict[str, Any]] = {"retry_total": 20, "retry_backoff_factor": 0.1, "retry_backoff_max": 0.2}
 SESSIONS: Final = 7
+# Senders wait while so many messages have not been received: they are faster than receivers, and at the end
+# everything has to be received.
+BACKLOG_MAX: Final = 400
 
 
 class Traffic:
@@ -50,6 +53,9 @@ class Traffic:
         number = 0
         with self._client() as client, client.get_queue_sender(self._name) as sender:
             while self.sending.is_set():
+                if len(self.acknowledged) - len(self.received) > BACKLOG_MAX:
+                    time.sleep(0.01)
+                    continue
                 texts = [f"{self._label}{place}/{number + each}" for each in range(5)]
                 number += 5
                 keys = {"session_id": f"s{number % SESSIONS}"} if self._name == "steps" else {}
@@ -85,12 +91,17 @@ class Traffic:
 
     def goes_on(self, count: int = 50) -> None:
         """Wait until so many more messages have been completed."""
-        before = len(self.completed)
-        while len(self.completed) < before + count:
-            time.sleep(0.01)
+        all_go_on([self], count)
 
     def finish(self) -> None:
         self.sending.clear()
         for thread in self._threads:
             thread.join(60)
             assert not thread.is_alive(), f"missing: {sorted(self.acknowledged - self.received)[:10]}"
+
+
+def all_go_on(traffics: Sequence[Traffic], count: int = 50) -> None:
+    """Wait until each of them has completed so many more messages."""
+    goals = [len(each.completed) + count for each in traffics]
+    while any(len(each.completed) < goal for each, goal in zip(traffics, goals, strict=True)):
+        time.sleep(0.01)

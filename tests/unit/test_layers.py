@@ -26,7 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cluster": {"audit", "domain", "store", "broker", "errors", "names", "session_ids"},
     "auth": {"audit", "errors", "names"},
     "envelope": {"amqp", "domain", "errors", "names"},
-    "namespaces": {"auth", "broker", "store", "errors"},
+    "namespaces": {"auth", "broker", "domain", "store", "errors"},
     "gateway": {
         *("amqp", "engine", "domain", "broker", "auth", "envelope", "namespaces"),
         *("audit", "errors", "names", "session_ids"),

@@ -168,7 +168,7 @@ COVERS = {
     # HTTP messages, and the server as a whole.
     "interop/test_rest.py": "rest/errors rest/routes rest/settling",
     "interop/test_rest_sessions.py": "rest/sessions",
-    "hostile/test_every_route.py": "server/app server/front",
+    "hostile/test_every_route.py": "server/app server/front server/process",
     "hostile/test_require_tls.py": "server/plain_refusals",
     "unit/server/test_http.py": "server/http_protocol",
     "unit/server/test_websocket.py": "server/websocket_protocol",

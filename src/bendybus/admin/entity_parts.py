@@ -6,7 +6,6 @@ the one that was asked adds them up (overview_routes.py).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from bendybus.admin.totals import Totals
@@ -19,59 +18,30 @@ from bendybus.broker.topic_host import TopicHost
 from bendybus.domain.messages import SubQueue
 from bendybus.names import PARTITION_SHIFT, SequenceNumber
 
-__all__ = ["EntityPart", "ShownPartition", "own_partitions"]
+__all__ = ["ShownPartition", "own_part", "own_partitions"]
 
 _COUNTER: Final = (1 << PARTITION_SHIFT) - 1
 
 ShownPartition: TypeAlias = dict[str, Any]
 
 
-@dataclass(slots=True)
-class EntityPart:
-    """Counts and sizes of the partitions that one broker owns. A topic's are those of its subscriptions."""
-
-    active: int = 0
-    scheduled: int = 0
-    dead_letters: int = 0
-    size_bytes: int = 0
-    completed: int = 0
-    """Kept after their completion."""
-    completed_bytes: int = 0
-    arrived: int = 0
-    limited: bool = False
-
-    @classmethod
-    def of(cls, entity: Queue | Topic) -> EntityPart:
-        if isinstance(entity, Topic):
-            totals, subscriptions = Totals.of_topic(entity, own=True), entity.subscriptions
-        else:
-            totals, subscriptions = Totals.of(entity, own=True), []
-        part = cls(totals.active, totals.scheduled, totals.dead_letters, totals.size_bytes)
-        part.completed, part.completed_bytes = totals.completed, totals.completed_bytes
-        part.limited = totals.limited
-        for subscription in subscriptions:
-            of_subscription = Totals.of(subscription, own=True)
-            part.active += of_subscription.active
-            part.dead_letters += of_subscription.dead_letters
-            part.completed += of_subscription.completed
-            part.completed_bytes += of_subscription.completed_bytes
-            part.limited = part.limited or of_subscription.limited
-        part.arrived = sum(
-            _arrived(host.partition.next_sequence_number)
-            for host in entity.own.values()
-            if host.partition is not None
-        )
-        return part
-
-    def add(self, other: EntityPart) -> None:
-        self.active += other.active
-        self.scheduled += other.scheduled
-        self.dead_letters += other.dead_letters
-        self.size_bytes += other.size_bytes
-        self.completed += other.completed
-        self.completed_bytes += other.completed_bytes
-        self.arrived += other.arrived
-        self.limited = self.limited or other.limited
+def own_part(entity: Queue | Topic) -> Totals:
+    """Counts and sizes of the partitions that this broker owns. A topic's are those of its subscriptions."""
+    if isinstance(entity, Topic):
+        part = Totals.of_topic(entity, own=True)
+        # It includes the sizes of the subscriptions already.
+        size_bytes = part.size_bytes
+        for subscription in entity.subscriptions:
+            part.add(Totals.of(subscription, own=True))
+        part.size_bytes = size_bytes
+    else:
+        part = Totals.of(entity, own=True)
+    part.arrived = sum(
+        _arrived(host.partition.next_sequence_number)
+        for host in entity.own.values()
+        if host.partition is not None
+    )
+    return part
 
 
 def own_partitions(entity: Queue | Topic) -> list[ShownPartition]:

@@ -23,9 +23,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Receive, Scope, Send
 
-from bendybus.admin.entity_parts import EntityPart, ShownPartition, own_partitions
+from bendybus.admin.entity_parts import ShownPartition, own_part, own_partitions
 from bendybus.admin.other_brokers import OtherBrokers
 from bendybus.admin.pages import page_of
+from bendybus.admin.totals import Totals
 from bendybus.auth.http import authorise
 from bendybus.auth.rights import Right
 from bendybus.broker.clock import now
@@ -195,29 +196,29 @@ class _OverviewApi:
 
     # -- several brokers ----------------------------------------------------------
 
-    async def _whole(self, entities: Sequence[Queue | Topic]) -> list[EntityPart]:
+    async def _whole(self, entities: Sequence[Queue | Topic]) -> list[Totals]:
         """Counts and sizes over all brokers that answer."""
         turns = Turns()
-        parts: list[EntityPart] = []
+        parts: list[Totals] = []
         for entity in entities:
-            parts.append(EntityPart.of(entity))
+            parts.append(own_part(entity))
             await turns.next()
         for start in range(0, len(entities) if self._others is not None else 0, ASKED_TOGETHER):
             asked = slice(start, start + ASKED_TOGETHER)
             paths = [entity.path for entity in entities[asked]]
             assert self._others is not None
-            for answer in (await self._others.ask_all(PARTS, paths, list[EntityPart])).values():
+            for answer in (await self._others.ask_all(PARTS, paths, list[Totals])).values():
                 for part, more in zip(parts[asked], answer, strict=True):
                     part.add(more)
         return parts
 
-    async def _own_parts(self, paths: list[str]) -> list[EntityPart]:
+    async def _own_parts(self, paths: list[str]) -> list[Totals]:
         turns = Turns()
-        parts: list[EntityPart] = []
+        parts: list[Totals] = []
         for path in paths:
             entity = self._broker.entities.look_up(path)
             # One that was created or deleted just now is not known to all.
-            parts.append(EntityPart() if entity is None else EntityPart.of(entity))
+            parts.append(Totals() if entity is None else own_part(entity))
             await turns.next()
         return parts
 
@@ -260,7 +261,7 @@ def _unknown_partition(host: PartitionPort, broker: str, answered: Container[str
     }
 
 
-def _shown_entity(entity: Queue | Topic, part: EntityPart) -> dict[str, object]:
+def _shown_entity(entity: Queue | Topic, part: Totals) -> dict[str, object]:
     description = entity.description
     shown: dict[str, object] = {
         "name": entity.path,
@@ -286,7 +287,7 @@ def _shown_entity(entity: Queue | Topic, part: EntityPart) -> dict[str, object]:
     return shown
 
 
-def _shown_subscription(subscription: Subscription, part: EntityPart) -> dict[str, object]:
+def _shown_subscription(subscription: Subscription, part: Totals) -> dict[str, object]:
     description = subscription.description
     return {
         "name": subscription.name,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final
 
 from bendybus.atom import element
@@ -29,6 +29,8 @@ class Totals:
     completed_bytes: int = 0
     messages: int = 0
     size_bytes: int = 0
+    arrived: int = 0
+    """Sequence numbers that were assigned; only in what entity_parts.py adds up."""
     limited: bool = False
 
     @classmethod
@@ -71,6 +73,11 @@ class Totals:
         for subscription in topic.subscriptions:
             totals.size_bytes += cls.of(subscription, own=own).size_bytes
         return totals
+
+    def add(self, other: Totals) -> None:
+        for field in fields(self):
+            mine, others = getattr(self, field.name), getattr(other, field.name)
+            setattr(self, field.name, mine or others if field.name == "limited" else mine + others)
 
     @property
     def availability(self) -> tuple[str, object]:

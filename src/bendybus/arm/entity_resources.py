@@ -6,8 +6,10 @@ else. DELETE of a resource that does not exist is answered with 204.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
+from typing import Generic, Protocol, TypeVar
 
 from bendybus.arm.calls import NOTHING, Answer, Call, listed
 from bendybus.arm.entities import (
@@ -21,7 +23,9 @@ from bendybus.arm.errors import ParentNotFound
 from bendybus.arm.filter_rules import read_rule, rule_properties
 from bendybus.auth.rights import Right
 from bendybus.broker.queue import Queue
+from bendybus.broker.queues import Queues
 from bendybus.broker.topic import Subscription, Topic
+from bendybus.broker.topics import Topics
 from bendybus.domain.entities import (
     EntityDescription,
     QueueDescription,
@@ -35,79 +39,126 @@ from bendybus.namespaces import Namespace, Namespaces
 
 __all__ = ["EntityResources"]
 
+E = TypeVar("E", Queue, Topic)
+D = TypeVar("D", QueueDescription, TopicDescription)
+E_co = TypeVar("E_co", covariant=True)
+D_contra = TypeVar("D_contra", contravariant=True)
+
+
+class _Entities(Protocol[E_co, D_contra]):
+    """The queues, or the topics, of a broker."""
+
+    def __iter__(self) -> Iterator[E_co]: ...
+    def find(self, path: str) -> E_co | None: ...
+    def get(self, path: str) -> E_co: ...
+    async def create(self, description: D_contra) -> E_co: ...
+    async def update(self, description: D_contra) -> E_co: ...
+    async def delete(self, path: str) -> None: ...
+
+
+class TopLevelResources(ABC, Generic[E, D]):
+    """Queues, or topics. The fields say what differs between the two."""
+
+    kind: str
+    description: type[D]
+
+    def __init__(self, namespaces: Namespaces) -> None:
+        self._namespaces = namespaces
+
+    async def list(self, call: Call) -> Answer:
+        namespace = _managed(self._namespaces, call)
+        found = sorted(self._entities(namespace), key=lambda entity: normalise_path(entity.path))
+        return await listed(call, found, lambda entity: self._shown(call, namespace, entity))
+
+    async def get(self, call: Call) -> Answer:
+        namespace = _managed(self._namespaces, call, call.names[self.kind])
+        entity = self._entities(namespace).get(call.names[self.kind])
+        return await self._shown(call, namespace, entity), HTTPStatus.OK
+
+    async def put(self, call: Call) -> Answer:
+        path = call.names[self.kind]
+        namespace = _managed(self._namespaces, call, path)
+        entities = self._entities(namespace)
+        entity = entities.find(path)
+        description = read_entity(self.description, path, call.properties(), namespace.broker.tier, entity)
+        self._check(call, namespace, description, entity)
+        if entity is None:
+            entity = await entities.create(description)
+        else:
+            await entities.update(description)
+        return await self._shown(call, namespace, entity), HTTPStatus.OK
+
+    async def delete(self, call: Call) -> Answer:
+        path = call.names[self.kind]
+        entities = self._entities(_managed(self._namespaces, call, path))
+        if entities.find(path) is None:
+            return NOTHING
+        await entities.delete(path)
+        return None, HTTPStatus.OK
+
+    @abstractmethod
+    def _entities(self, namespace: Namespace) -> _Entities[E, D]: ...
+
+    @abstractmethod
+    def _check(self, call: Call, namespace: Namespace, description: D, entity: E | None) -> None: ...
+
+    @abstractmethod
+    async def _shown(self, call: Call, namespace: Namespace, entity: E) -> dict[str, object]: ...
+
+
+class QueueResources(TopLevelResources[Queue, QueueDescription]):
+    kind = "queue"
+    description = QueueDescription
+
+    def _entities(self, namespace: Namespace) -> Queues:
+        return namespace.broker.queues
+
+    def _check(
+        self, call: Call, namespace: Namespace, description: QueueDescription, entity: Queue | None
+    ) -> None:
+        present = None if entity is None else entity.description
+        _authorise_forwarding(call, namespace, description, present)
+
+    async def _shown(self, call: Call, namespace: Namespace, entity: Queue) -> dict[str, object]:
+        # Just started or just created: a moment later the counts are known.
+        await entity.loaded()
+        await entity.refresh()
+        path = ("namespaces", namespace.name, "queues", entity.path)
+        return call.shown(entity.path, queue_properties(entity), *path)
+
+
+class TopicResources(TopLevelResources[Topic, TopicDescription]):
+    kind = "topic"
+    description = TopicDescription
+
+    def _entities(self, namespace: Namespace) -> Topics:
+        return namespace.broker.topics
+
+    def _check(
+        self, call: Call, namespace: Namespace, description: TopicDescription, entity: Topic | None
+    ) -> None:
+        if entity is not None:
+            refuse_immutable_changes(entity.description, description)
+
+    async def _shown(self, call: Call, namespace: Namespace, entity: Topic) -> dict[str, object]:
+        entities: Sequence[Topic | Subscription] = [entity, *entity.subscriptions]
+        for each in entities:
+            await each.loaded()
+            await each.refresh()
+        path = ("namespaces", namespace.name, "topics", entity.path)
+        return call.shown(entity.path, topic_properties(entity), *path)
+
 
 class EntityResources:
     def __init__(self, namespaces: Namespaces) -> None:
         self._namespaces = namespaces
-
-    # -- queues -------------------------------------------------------------------
-
-    async def list_queues(self, call: Call) -> Answer:
-        namespace = self._managed(call)
-        queues = sorted(namespace.broker.queues, key=lambda queue: normalise_path(queue.path))
-        return await listed(call, queues, lambda queue: _queue(call, namespace, queue))
-
-    async def get_queue(self, call: Call) -> Answer:
-        namespace = self._managed(call, call.names["queue"])
-        return await _queue(call, namespace, namespace.broker.queues.get(call.names["queue"])), HTTPStatus.OK
-
-    async def put_queue(self, call: Call) -> Answer:
-        path = call.names["queue"]
-        namespace = self._managed(call, path)
-        queues, tier = namespace.broker.queues, namespace.broker.tier
-        queue = queues.find(path)
-        description = read_entity(QueueDescription, path, call.properties(), tier, queue)
-        _authorise_forwarding(call, namespace, description, None if queue is None else queue.description)
-        if queue is None:
-            queue = await queues.create(description)
-        else:
-            await queues.update(description)
-        return await _queue(call, namespace, queue), HTTPStatus.OK
-
-    async def delete_queue(self, call: Call) -> Answer:
-        path = call.names["queue"]
-        queues = self._managed(call, path).broker.queues
-        if queues.find(path) is None:
-            return NOTHING
-        await queues.delete(path)
-        return None, HTTPStatus.OK
-
-    # -- topics -------------------------------------------------------------------
-
-    async def list_topics(self, call: Call) -> Answer:
-        namespace = self._managed(call)
-        topics = sorted(namespace.broker.topics, key=lambda topic: normalise_path(topic.path))
-        return await listed(call, topics, lambda topic: _topic(call, namespace, topic))
-
-    async def get_topic(self, call: Call) -> Answer:
-        namespace = self._managed(call, call.names["topic"])
-        return await _topic(call, namespace, namespace.broker.topics.get(call.names["topic"])), HTTPStatus.OK
-
-    async def put_topic(self, call: Call) -> Answer:
-        path = call.names["topic"]
-        namespace = self._managed(call, path)
-        topics, tier = namespace.broker.topics, namespace.broker.tier
-        topic = topics.find(path)
-        description = read_entity(TopicDescription, path, call.properties(), tier, topic)
-        if topic is None:
-            topic = await topics.create(description)
-        else:
-            refuse_immutable_changes(topic.description, description)
-            await topics.update(description)
-        return await _topic(call, namespace, topic), HTTPStatus.OK
-
-    async def delete_topic(self, call: Call) -> Answer:
-        path = call.names["topic"]
-        topics = self._managed(call, path).broker.topics
-        if topics.find(path) is None:
-            return NOTHING
-        await topics.delete(path)
-        return None, HTTPStatus.OK
+        self.queues = QueueResources(namespaces)
+        self.topics = TopicResources(namespaces)
 
     # -- subscriptions ------------------------------------------------------------
 
     async def list_subscriptions(self, call: Call) -> Answer:
-        namespace, topic = self._managed(call, call.names["topic"]), self._topic(call)
+        namespace, topic = _managed(self._namespaces, call, call.names["topic"]), self._topic(call)
         return await listed(
             call,
             topic.subscriptions,
@@ -176,15 +227,9 @@ class EntityResources:
 
     # -- finding ------------------------------------------------------------------
 
-    def _managed(self, call: Call, path: str = "") -> Namespace:
-        """The namespace, if the caller may manage `path` in it."""
-        namespace = call.namespace(self._namespaces)
-        call.caller.require(namespace, path)
-        return namespace
-
     def _below_topic(self, call: Call) -> tuple[Namespace, Topic]:
         path = subscription_path(call.names["topic"], call.names["subscription"])
-        return self._managed(call, path), self._topic(call)
+        return _managed(self._namespaces, call, path), self._topic(call)
 
     def _topic(self, call: Call) -> Topic:
         topic = call.namespace(self._namespaces).broker.topics.find(call.names["topic"])
@@ -199,6 +244,13 @@ class EntityResources:
             path = subscription_path(topic.path, call.names["subscription"])
             raise ParentNotFound(f"The parent resource, subscription '{path}', could not be found.")
         return namespace, subscription
+
+
+def _managed(namespaces: Namespaces, call: Call, path: str = "") -> Namespace:
+    """The namespace, if the caller may manage `path` in it."""
+    namespace = call.namespace(namespaces)
+    call.caller.require(namespace, path)
+    return namespace
 
 
 def _authorise_forwarding(
@@ -220,24 +272,6 @@ def _has_rule(subscription: Subscription, name: str) -> bool:
 
 
 # -- showing ------------------------------------------------------------------------
-
-
-async def _queue(call: Call, namespace: Namespace, queue: Queue) -> dict[str, object]:
-    # Just started or just created: a moment later the counts are known.
-    await queue.loaded()
-    await queue.refresh()
-    path = ("namespaces", namespace.name, "queues", queue.path)
-    return call.shown(queue.path, queue_properties(queue), *path)
-
-
-async def _topic(call: Call, namespace: Namespace, topic: Topic) -> dict[str, object]:
-    await topic.loaded()
-    await topic.refresh()
-    for subscription in topic.subscriptions:
-        await subscription.loaded()
-        await subscription.refresh()
-    path = ("namespaces", namespace.name, "topics", topic.path)
-    return call.shown(topic.path, topic_properties(topic), *path)
 
 
 async def _subscription(

@@ -19,7 +19,7 @@ from bendybus.atom import format_time
 from bendybus.auth.key_ring import Issuer
 from bendybus.domain.entities import PREMIUM_PARTITIONS, Tier
 from bendybus.errors import ArgumentError, InvalidOperation, NotSupported
-from bendybus.namespaces import Namespace, Namespaces, check_namespace_name
+from bendybus.namespaces import Namespace, Namespaces, NewNamespace, check_namespace_name
 
 __all__ = ["AskedNamespace", "NamespaceChanges", "NamespaceResources", "NoChanges", "read_namespace"]
 
@@ -52,13 +52,7 @@ _AS_IT_IS: Final[Mapping[str, tuple[object, ...]]] = {
 class NamespaceChanges(Protocol):
     """Creates and deletes namespaces while the server runs."""
 
-    async def create(
-        self,
-        name: str,
-        tier: Tier | None,
-        premium_partitions: int | None,
-        disable_local_auth: bool | None = None,
-    ) -> None: ...
+    async def create(self, new: NewNamespace) -> None: ...
 
     async def delete(self, name: str) -> None: ...
 
@@ -69,13 +63,7 @@ class NoChanges:
 
     why: str
 
-    async def create(
-        self,
-        name: str,
-        tier: Tier | None,
-        premium_partitions: int | None,
-        disable_local_auth: bool | None = None,
-    ) -> None:
+    async def create(self, new: NewNamespace) -> None:
         raise NotSupported(self.why)
 
     async def delete(self, name: str) -> None:
@@ -125,7 +113,7 @@ class NamespaceResources:
         partitions = asked.premium_partitions or None
         if tier is Tier.PREMIUM and partitions is None:
             partitions = PREMIUM_PARTITIONS_DEFAULT
-        await self._changes.create(name, tier, partitions, asked.disable_local_auth)
+        await self._changes.create(NewNamespace(name, tier, partitions, asked.disable_local_auth))
         namespace = call.namespace(self._namespaces)
         await _keep(namespace, asked)
         return _shown(call, namespace), HTTPStatus.CREATED

@@ -199,13 +199,13 @@ def _table(
         (f"{one}/topics/{{topic}}/subscriptions", {"GET": entities.list_subscriptions}),
         (
             f"{one}/topics/{{topic}}",
-            {"GET": entities.get_topic, "PUT": entities.put_topic, "DELETE": entities.delete_topic},
+            {"GET": entities.topics.get, "PUT": entities.topics.put, "DELETE": entities.topics.delete},
         ),
-        (f"{one}/topics", {"GET": entities.list_topics}),
+        (f"{one}/topics", {"GET": entities.topics.list}),
         (
             f"{one}/queues/{{queue}}",
-            {"GET": entities.get_queue, "PUT": entities.put_queue, "DELETE": entities.delete_queue},
+            {"GET": entities.queues.get, "PUT": entities.queues.put, "DELETE": entities.queues.delete},
         ),
-        (f"{one}/queues", {"GET": entities.list_queues}),
+        (f"{one}/queues", {"GET": entities.queues.list}),
     ]
     return [(Template(text), handlers) for text, handlers in table]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from bendybus.domain.commands import LoseLocks
-from bendybus.errors import ArgumentError, LinkDetached, ServerBusy
+from bendybus.errors import ArgumentError, DetachForced, ServerBusy
 from bendybus.names import EntityPath
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class EntityFaults:
 
     def refuse_link(self, path: EntityPath) -> None:
         if self.detaching:
-            raise LinkDetached(f"The link to '{path}' is detached, because a test has asked for it.")
+            raise DetachForced(f"The link to '{path}' is detached, because a test has asked for it.")
 
     async def delay(self) -> None:
         if self.latency_s:

@@ -10,14 +10,14 @@ from urllib.parse import quote
 import click
 
 from bendybus.cli.command import Command, server_command
+from bendybus.cli.options import ASK_EVERY_S, drain_options
 from bendybus.cli.output import note, show_many, show_one
 
 __all__ = ["app", "show_owners"]
 
-# How often it is read what the broker still owns.
-LOOK_AGAIN_S: Final = 0.2
-
 COLUMNS: Final = ("Name", "State", "Leads", "Address", "Version", "Stores", "Partitions")
+
+_name_argument = click.argument("name", help="The broker, as 'bendybus broker list' shows it.")
 
 
 @click.group("broker", no_args_is_help=True)
@@ -34,7 +34,7 @@ def list_brokers(command: Command) -> None:
 
 
 @app.command
-@click.argument("name", help="The broker, as 'bendybus broker list' shows it.")
+@_name_argument
 @server_command
 def show(command: Command, name: str) -> None:
     """Show a broker, and the partitions of each entity that it owns."""
@@ -46,24 +46,18 @@ def show(command: Command, name: str) -> None:
 
 
 @app.command
-@click.argument("name", help="The broker, as 'bendybus broker list' shows it.")
-@click.option(
-    "--wait/--no-wait",
-    default=True,
-    show_default=True,
-    help="Wait until the broker owns no messaging store.",
-)
-@click.option("--stop", is_flag=True, help="No further: the broker gets its share again.")
+@_name_argument
+@drain_options("Wait until the broker owns no messaging store.", "End the drain: the broker gets its share.")
 @server_command
 def drain(command: Command, name: str, wait: bool, stop: bool) -> None:
-    """Let a broker of a cluster give its messaging stores to others, before it is stopped or upgraded.
+    """Move the messaging stores of a broker to the other brokers of its cluster, before you stop it.
 
-    Locks and sessions stay valid. Clients of the broker are served until it ends.
+    Locks and sessions stay valid. The broker serves its clients until it stops.
     """
     path = f"/$brokers/{quote(name, safe='')}"
     broker = command.ask_json("PUT", path, {"draining": not stop})
     while wait and not stop and broker["stores"] and broker["state"] == "draining":
-        time.sleep(LOOK_AGAIN_S)
+        time.sleep(ASK_EVERY_S)
         broker = command.ask_json("GET", path)
     if command.as_json:
         show_one(broker, command.output)

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 import click
 
@@ -19,11 +19,13 @@ from bendybus.errors import ArgumentError, ConfigError
 from bendybus.management.durations import read_duration
 
 __all__ = [
+    "ASK_EVERY_S",
     "Choices",
     "Decorator",
     "Duration",
     "confirm",
     "data_option",
+    "drain_options",
     "dry_run_option",
     "entity_argument",
     "max_option",
@@ -36,6 +38,9 @@ __all__ = [
 ]
 
 E = TypeVar("E", bound=StrEnum)
+
+# How often a command asks for the progress of what it waits for.
+ASK_EVERY_S: Final = 0.2
 
 Decorator: TypeAlias = Callable[[Callable[..., None]], Callable[..., None]]
 """Adds an argument or options to the function of a command."""
@@ -74,6 +79,13 @@ selector_option = click.option(
     "--selector", metavar="TEXT", help='Only messages that this JMS selector matches, such as "size > 5".'
 )
 yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+
+
+def drain_options(wait_help: str, stop_help: str) -> Decorator:
+    """For commands that drain something: `wait` until it is empty, or `stop` draining."""
+    wait = click.option("--wait/--no-wait", default=True, show_default=True, help=wait_help)
+    stop = click.option("--stop", is_flag=True, help=stop_help)
+    return lambda function: wait(stop(function))
 
 
 def data_option(help_text: str) -> Decorator:

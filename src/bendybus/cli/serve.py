@@ -14,8 +14,8 @@ import click
 
 from bendybus.domain.entities import PREMIUM_PARTITIONS, Tier
 from bendybus.errors import ConfigError, SetupError, StoreUnavailable
-from bendybus.server.app import run
 from bendybus.server.memory_limit import MEMORY_SHARE_PERCENT
+from bendybus.server.process import run
 from bendybus.server.settings import WELL_KNOWN_KEY, Settings, sas_key_from
 from bendybus.server.supervisor import supervise
 

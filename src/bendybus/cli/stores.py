@@ -11,7 +11,7 @@ from urllib.parse import quote
 import click
 
 from bendybus.cli.command import Command, server_command
-from bendybus.cli.options import confirm, yes_option
+from bendybus.cli.options import ASK_EVERY_S, confirm, drain_options, yes_option
 from bendybus.cli.output import note, show_many, show_one
 from bendybus.cli.tables import progress
 from bendybus.errors import InvalidOperation, Unavailable
@@ -20,8 +20,6 @@ __all__ = ["app"]
 
 COLUMNS: Final = ("Name", "Kind", "State", "Since", "Partitions", "Bytes", "Draining")
 
-# How often the progress of a drain is read.
-ASK_EVERY_S: Final = 0.2
 # How long to wait for a server that restarts: the drain continues by itself.
 PATIENCE_S: Final = 30.0
 
@@ -55,13 +53,7 @@ def attach(command: Command, url: str, name: str | None) -> None:
 
 @app.command
 @_name_argument
-@click.option(
-    "--wait/--no-wait",
-    default=True,
-    show_default=True,
-    help="Wait until the store is empty, and show how far it is.",
-)
-@click.option("--stop", is_flag=True, help="No further: use the store again.")
+@drain_options("Wait until the store is empty, and show the progress.", "End the drain: use the store again.")
 @server_command
 def drain(command: Command, name: str, wait: bool, stop: bool) -> None:
     """Empty a store: its partitions move to the others while messages flow.

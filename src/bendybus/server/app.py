@@ -1,27 +1,18 @@
 """The composition root: settings in, a running server out.
 
 Only this module knows every concrete part. They start in the order of their dependencies
-(folder, stores, brokers, front) and stop in reverse. The line `ready <connection string>` on
-stdout means that clients are now served.
+(folder, stores, brokers, front) and stop in reverse. The process around it: process.py.
 """
 
 from __future__ import annotations
 
-import asyncio
-import gc
 import logging
-import os
-import signal
-import socket
 import ssl
-import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
-from importlib.metadata import version
-from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from starlette.routing import BaseRoute
@@ -40,7 +31,7 @@ from bendybus.server.allowed_stores import AllowedStores
 from bendybus.server.announcement import announce, withdraw
 from bendybus.server.backup import BackedUp, Backups
 from bendybus.server.backup_routes import backup_routes, refused_backup_routes
-from bendybus.server.cluster_member import ClusterMember, Membership
+from bendybus.server.cluster_member import ClusterMember
 from bendybus.server.cluster_node import ClusterNode
 from bendybus.server.cluster_part import ClusterPart, refuse_new_root_key
 from bendybus.server.emulator_config import NamespaceConfig, load_config
@@ -48,14 +39,12 @@ from bendybus.server.front import Front
 from bendybus.server.http import RESERVED_NAMES
 from bendybus.server.key_sets import trusted_issuer
 from bendybus.server.local_auth import has_local_auth
-from bendybus.server.logs import start_log
 from bendybus.server.memory_limit import memory_limit
 from bendybus.server.namespace_keeper import NamespaceKeeper, OpenedNamespace
 from bendybus.server.namespace_routes import ONE_NAMESPACE, namespace_routes, refused_namespace_routes
 from bendybus.server.naming import namespace_folders
 from bendybus.server.portal import PORTAL_PATH, Portal, PortalTarget, portal_is_installed
 from bendybus.server.settings import STORES_DEFAULT, Settings, is_loopback, refuse_exposed_keys
-from bendybus.server.sockets import raise_descriptor_limit
 from bendybus.server.store_keeper import StoreKeeper
 from bendybus.server.stores import examine_stores, messaging_stores, namespace_id, refuse_missing_stores
 from bendybus.server.telemetry import start_telemetry
@@ -70,16 +59,9 @@ from bendybus.store.sqlite.catalog import SqliteCatalog
 if TYPE_CHECKING:
     from bendybus.auth.jwt import TrustedIssuer
 
-__all__ = ["Server", "loop_factory", "run", "run_member"]
+__all__ = ["Server"]
 
 logger = logging.getLogger(__name__)
-
-# Message records are many, long-lived and free of cycles. Scanning them again and again would cost a fifth of
-# the throughput and find nothing. Young objects are still collected.
-GC_THRESHOLDS: Final = (50_000, 50, 1000)
-
-# Hosts that mean every address of the machine.
-EVERY_ADDRESS: Final = ("", "0.0.0.0", "::")
 
 # Closing empties the log into the file, 64 MB at most.
 CLOSE_TIMEOUT_S: Final = 10.0
@@ -365,25 +347,7 @@ def _close(store: MessagingStore) -> None:
     closing.start()
     closing.join(CLOSE_TIMEOUT_S)
     if closing.is_alive():
-        logger.error("store %s: it does not let itself be closed", store.name)
-
-
-def run(settings: Settings) -> None:
-    """Serve until SIGTERM or SIGINT. For the command line; returns after draining."""
-    _run(settings, None)
-
-
-def run_member(membership: Membership) -> None:
-    """`run` for one broker of several. It ends when its supervisor does."""
-    _run(membership.settings, membership)
-
-
-def _run(settings: Settings, membership: Membership | None) -> None:
-    start_log(settings.log_level, settings.log_format, settings.audit_log)
-    raise_descriptor_limit()
-    gc.set_threshold(*GC_THRESHOLDS)
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(_serve(settings, membership))
+        logger.error("store %s: cannot close it within %d s", store.name, CLOSE_TIMEOUT_S)
 
 
 def _root_rule(settings: Settings, folder: DataFolder) -> RootRule:
@@ -391,56 +355,3 @@ def _root_rule(settings: Settings, folder: DataFolder) -> RootRule:
     if settings.sas_key is not None:
         return RootRule(settings.sas_key, settings.sas_key)
     return RootRule(folder.root_key(), folder.root_key("secondary"), folder.keep_root_key)
-
-
-async def _serve(settings: Settings, membership: Membership | None) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    member: ClusterPart | None = None if settings.cluster is None else ClusterNode(settings)
-    if membership is not None:
-        member = ClusterMember(membership)
-        # Nothing is ever written to it: it can be read when the supervisor is gone. Then nobody stops this
-        # process in order, and whoever starts the server again waits for it. All that it said is on disk.
-        loop.add_reader(membership.supervisor, os._exit, 1)
-    async with Server(settings, member) as server:
-        lines = _printed(server, settings)
-        # A supervisor goes on when it has read `ready`, so for it this line is the last one.
-        sys.stdout.writelines(lines if membership is None else [*lines[1:], lines[0]])
-        sys.stdout.flush()
-        audit.record(
-            "server-started",
-            version=version("bendybus"),
-            namespaces=",".join(server.connection_strings),
-            ports=",".join(map(str, server.ports)),
-        )
-        await stop.wait()
-        logger.info("stopping")
-        if member is not None:
-            await member.leave()
-        audit.record("server-stopping")
-
-
-def _printed(server: Server, settings: Settings) -> list[str]:
-    """What whoever starts the server reads, the line `ready` first."""
-    lines = [f"ready {server.connection_string}\n"]
-    for name, shown in islice(server.connection_strings.items(), 1, None):
-        lines.append(f"namespace {name} {shown}\n")
-    if settings.host in EVERY_ADDRESS and server.connection_string:
-        # The line above is for this machine; others reach it by its name.
-        own = ConnectionString.parse(server.connection_string, "unused").netloc
-        elsewhere = f"{socket.gethostname()}:{server.ports[0]}"
-        lines.append(f"network {server.connection_string.replace(own, elsewhere, 1)}\n")
-    if server.portal_url:
-        lines.append(f"portal {server.portal_url}\n")
-    return lines
-
-
-def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Makes the fastest event loop that is installed."""
-    try:
-        import uvloop  # noqa: PLC0415 - where there is none (Windows), asyncio's own loop serves
-    except ImportError:
-        return None
-    return uvloop.new_event_loop

@@ -9,8 +9,8 @@ import pickle
 import sys
 
 from bendybus.errors import SetupError, StoreUnavailable
-from bendybus.server.app import run_member
 from bendybus.server.cluster_member import Membership
+from bendybus.server.process import run_member
 
 __all__: list[str] = []
 

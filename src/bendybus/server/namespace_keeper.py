@@ -16,9 +16,8 @@ from typing import Any, TypeAlias
 
 from bendybus import audit
 from bendybus.admin.authorization_rules import AuthorizationRules
-from bendybus.domain.entities import Tier
 from bendybus.errors import BrokerError, ConfigError, EntityExists, InvalidOperation, NamespaceNotFound
-from bendybus.namespaces import Namespace, check_namespace_name
+from bendybus.namespaces import Namespace, NewNamespace, check_namespace_name
 from bendybus.server.emulator_config import NamespaceConfig
 from bendybus.server.front import Front
 from bendybus.server.naming import connection_strings, refuse_shared_stores
@@ -98,15 +97,9 @@ class NamespaceKeeper:
             for number, opened in enumerate(self._opened.values())
         ]
 
-    async def create(
-        self,
-        name: str,
-        tier: Tier | None,
-        premium_partitions: int | None,
-        disable_local_auth: bool | None = None,
-    ) -> None:
+    async def create(self, new: NewNamespace) -> None:
         """Create a namespace and serve it. It is there again after a restart."""
-        front = self._front
+        name, front = new.name, self._front
         assert front is not None, "the server accepts no requests before its front is open"
         async with self._changing:
             names = [opened.namespace.name for opened in self._opened.values()]
@@ -121,9 +114,9 @@ class NamespaceKeeper:
             folder = self._folder.of_namespace(name)
             config = NamespaceConfig(
                 name,
-                tier=tier,
-                premium_partitions=premium_partitions,
-                disable_local_auth=disable_local_auth,
+                tier=new.tier,
+                premium_partitions=new.premium_partitions,
+                disable_local_auth=new.disable_local_auth,
             )
             # What a crash left of an earlier attempt.
             await asyncio.to_thread(folder.remove)

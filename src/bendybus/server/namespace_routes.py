@@ -18,6 +18,7 @@ from starlette.routing import BaseRoute
 from bendybus.domain.entities import PREMIUM_PARTITIONS, Tier
 from bendybus.errors import ArgumentError
 from bendybus.http_bodies import json_body
+from bendybus.namespaces import NewNamespace
 from bendybus.server.namespace_keeper import NamespaceKeeper
 from bendybus.server.operator import Answer, operator_route, refused_route
 
@@ -42,7 +43,7 @@ def namespace_routes(keeper: NamespaceKeeper, operator_key: str) -> list[BaseRou
         if request.method == "DELETE":
             await keeper.delete(name)
             return {"name": name, "deleted": True}, HTTPStatus.OK
-        await keeper.create(name, *_tier(await json_body(request)))
+        await keeper.create(_new_namespace(name, await json_body(request)))
         made = next(each for each in keeper.shown() if each["name"] == name)
         return made, HTTPStatus.CREATED
 
@@ -57,13 +58,13 @@ def refused_namespace_routes() -> list[BaseRoute]:
     return [refused_route(ALL, ["GET"], ONE_NAMESPACE), refused_route(ONE, ["PUT", "DELETE"], ONE_NAMESPACE)]
 
 
-def _tier(body: object) -> tuple[Tier | None, int | None]:
+def _new_namespace(name: str, body: object) -> NewNamespace:
     known = ("tier", "premiumMessagingPartitions")
     if not isinstance(body, dict) or not set(body) <= set(known):
         raise ArgumentError(f"The body must be an object; known are {', '.join(known)}.")
-    tier, partitions = (body.get(name) for name in known)
+    tier, partitions = (body.get(each) for each in known)
     if tier is not None and tier not in list(Tier):
         raise ArgumentError(f"'tier' must be one of {', '.join(Tier)}.")
     if partitions is not None and partitions not in PREMIUM_PARTITIONS:
         raise ArgumentError("'premiumMessagingPartitions' must be 1, 2 or 4.")
-    return None if tier is None else Tier(tier), partitions
+    return NewNamespace(name, None if tier is None else Tier(tier), partitions)

@@ -27,10 +27,10 @@ from bendybus.domain.topic_entities import SubscriptionDescription, TopicDescrip
 from bendybus.errors import ConfigError
 from bendybus.names import EntityPath
 from bendybus.namespaces import check_namespace_name
-from bendybus.server.app import loop_factory
 from bendybus.server.emulator_config import NamespaceConfig, load_config
 from bendybus.server.front import Front
 from bendybus.server.memory_limit import memory_limit
+from bendybus.server.process import loop_factory
 from bendybus.server.settings import Settings
 from bendybus.server.tls import self_made_certificate, server_context
 from bendybus.store.memory import MemoryStore
