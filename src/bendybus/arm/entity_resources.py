@@ -225,17 +225,17 @@ def _has_rule(subscription: Subscription, name: str) -> bool:
 async def _queue(call: Call, namespace: Namespace, queue: Queue) -> dict[str, object]:
     # Just started or just created: a moment later the counts are known.
     await queue.loaded()
-    await queue.refresh()
+    await queue.refresh(access=True)
     path = ("namespaces", namespace.name, "queues", queue.path)
     return call.shown(queue.path, queue_properties(queue), *path)
 
 
 async def _topic(call: Call, namespace: Namespace, topic: Topic) -> dict[str, object]:
     await topic.loaded()
-    await topic.refresh()
+    await topic.refresh(access=True)
     for subscription in topic.subscriptions:
         await subscription.loaded()
-        await subscription.refresh()
+        await subscription.refresh(access=True)
     path = ("namespaces", namespace.name, "topics", topic.path)
     return call.shown(topic.path, topic_properties(topic), *path)
 
@@ -244,7 +244,7 @@ async def _subscription(
     call: Call, namespace: Namespace, topic: Topic, subscription: Subscription
 ) -> dict[str, object]:
     await subscription.loaded()
-    await subscription.refresh()
+    await subscription.refresh(access=True)
     path = ("namespaces", namespace.name, "topics", topic.path, "subscriptions", subscription.name)
     return call.shown(subscription.name, subscription_properties(subscription), *path)
 

@@ -34,7 +34,7 @@ from bendybus.auth.connection_strings import ConnectionString
 from bendybus.auth.key_ring import KeyRing
 from bendybus.broker.broker import Broker
 from bendybus.envelope.contents import AmqpContents
-from bendybus.errors import ConfigError, RequestError, StoreCorrupted, StoreUnavailable
+from bendybus.errors import ConfigError, StoreCorrupted, StoreUnavailable
 from bendybus.namespaces import Namespace
 from bendybus.server.allowed_stores import AllowedStores
 from bendybus.server.announcement import announce, withdraw
@@ -43,6 +43,7 @@ from bendybus.server.backup_routes import backup_routes, refused_backup_routes
 from bendybus.server.cluster_member import ClusterMember, Membership
 from bendybus.server.cluster_node import ClusterNode
 from bendybus.server.cluster_part import ClusterPart, refuse_new_root_key
+from bendybus.server.described import Described
 from bendybus.server.emulator_config import NamespaceConfig, load_config
 from bendybus.server.front import Front
 from bendybus.server.http import RESERVED_NAMES
@@ -94,6 +95,7 @@ class Server:
         self._member = member
         self._allowed = AllowedStores.parse(settings.allowed_stores, settings.data)
         self._exits = AsyncExitStack()
+        self._is_started = False
         self.connection_strings: dict[str, str] = {}
         """By namespace; the first is the one to show."""
         self.ports: list[int] = []
@@ -107,10 +109,16 @@ class Server:
     def connection_string(self) -> str:
         return next(iter(self.connection_strings.values()), "")
 
-    async def __aenter__(self) -> Server:
+    async def start(self) -> None:
+        """Serve. Whoever calls this enters the context next, or `__aexit__`."""
         async with AsyncExitStack() as exits:
             await self._start(exits)
             self._exits = exits.pop_all()
+        self._is_started = True
+
+    async def __aenter__(self) -> Server:
+        if not self._is_started:
+            await self.start()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -268,27 +276,10 @@ class Server:
         authorization_rules.open()
         if member is not None:
             await member.serve(broker, authorization_rules.namespace_changed, exits)
-            if member.has_catalog and (config.topics or config.queues or config.subscriptions):
-                await member.cluster.assembled()
-        try:
-            with audit.acting(audit.Actor("Config.json", namespace=name)):
-                if member is None or member.has_catalog:
-                    await self._ensure(broker, config)
-                    for scope, rules in config.rules.items():
-                        await authorization_rules.bring(scope, rules)
-        except RequestError as refusal:
-            raise ConfigError(f"{settings.config}: {refusal}") from refusal
+        await Described(settings.config, config, broker, authorization_rules).apply(member)
         refuse_exposed_keys(settings.host, [known for rule in keys for known in rule.keys])
         served = Namespace(name, broker, keys, self.faults.get(name), folder.runs_path)
         return served, authorization_rules, keeper
-
-    async def _ensure(self, broker: Broker, config: NamespaceConfig) -> None:
-        """Create the entities that the file lists."""
-        try:
-            await broker.ensure(config.topics, config.queues, config.subscriptions)
-        except StoreUnavailable as reason:
-            # The rest of the namespace is served anyway; the next start applies the description.
-            logger.error("%s: not everything is as described: %s", self._settings.config, reason)
 
     async def _catalog(self, folder: DataFolder, exits: AsyncExitStack) -> Catalog:
         if self._member is not None:
@@ -404,7 +395,10 @@ async def _serve(settings: Settings, membership: Membership | None) -> None:
         # Nothing is ever written to it: it can be read when the supervisor is gone. Then nobody stops this
         # process in order, and whoever starts the server again waits for it. All that it said is on disk.
         loop.add_reader(membership.supervisor, os._exit, 1)
-    async with Server(settings, member) as server:
+    server = Server(settings, member)
+    if not await _started(server, stop):
+        return
+    async with server:
         lines = _printed(server, settings)
         # A supervisor goes on when it has read `ready`, so for it this line is the last one.
         sys.stdout.writelines(lines if membership is None else [*lines[1:], lines[0]])
@@ -420,6 +414,21 @@ async def _serve(settings: Settings, membership: Membership | None) -> None:
         if member is not None:
             await member.leave()
         audit.record("server-stopping")
+
+
+async def _started(server: Server, stop: asyncio.Event) -> bool:
+    """Whether it was started. One that waits for other brokers may be told to stop before."""
+    starting, stopping = asyncio.create_task(server.start()), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            starting.cancel()
+        await starting
+    except asyncio.CancelledError:
+        return False
+    finally:
+        stopping.cancel()
+    return True
 
 
 def _printed(server: Server, settings: Settings) -> list[str]:
