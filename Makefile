@@ -56,7 +56,11 @@ compiled: wheel  ## The tests of `make test` again, with the compiled wheel in a
 docs: $(VENV)/.installed-dev  ## dist/site: the documentation as a site with a search; fails if a link leads nowhere
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --config-file website/mkdocs.yml
 
-interop: $(VENV)/.installed-interop  ## The Azure SDKs: Python's (as in `make test`), Java's with JMS, .NET's, Go's and JavaScript's where there is one
+# BROKERS=2: every server has two processes. CLUSTER=3: every server is a cluster of three brokers on PostgreSQL,
+# behind a load balancer. See tests/set_ups.py.
+interop: export BENDYBUS_TEST_BROKERS = $(BROKERS)
+interop: export BENDYBUS_TEST_CLUSTER = $(CLUSTER)
+interop: $(VENV)/.installed-interop  ## The Azure SDKs: Python's (as in `make test`), Java's with JMS, .NET's, Go's and JavaScript's where there is one; BROKERS=2 or CLUSTER=3 against several brokers
 	$(BIN)/pytest -n $(WORKERS) --no-loadscope-reorder tests/interop
 	PYTHONPATH=tests $(BIN)/python -m interop.java.run
 	PYTHONPATH=tests $(BIN)/python -m interop.dotnet.run

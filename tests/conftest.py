@@ -16,6 +16,7 @@ pytest_plugins = [
     "fix_leaks",
     "fix_postgres",
     "fix_rows",
+    "fix_several_brokers",
     "fix_server",
     "fix_kinds",
     "fix_workers",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import threading
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from google.protobuf.message import Message
@@ -60,6 +61,27 @@ class OtlpReceiver:
     def wait_for(self, path: str, timeout_s: float = 60) -> None:
         with self._arrived:
             assert self._arrived.wait_for(lambda: self.requests[path], timeout_s), f"nothing came to {path}"
+
+    def wait_until(self, holds: Callable[[], bool], timeout_s: float = 60) -> None:
+        """Look again whenever something has arrived."""
+        with self._arrived:
+            assert self._arrived.wait_for(holds, timeout_s), "it did not come"
+
+    def instances(self, path: str) -> int:
+        """How many processes have exported there."""
+        field = {
+            "/v1/traces": "resource_spans",
+            "/v1/metrics": "resource_metrics",
+            "/v1/logs": "resource_logs",
+        }
+        return len(
+            {
+                attribute.value.string_value
+                for each in _all(self.requests[path], field[path])
+                for attribute in each.resource.attributes
+                if attribute.key == "service.instance.id"
+            }
+        )
 
     @property
     def spans(self) -> list[Span]:

@@ -33,12 +33,21 @@ PASSWORD: Final = "p@ss:word/%"
 PASSWORD_IN_URL: Final = "p%40ss%3Aword%2F%25"
 START_TIMEOUT_S: Final = 30
 RESTARTS_MAX: Final = 100
+CONNECTIONS: Final = 60
 
 
 class Postgres:
     """A cluster, and the process that serves it while there is one."""
 
-    def __init__(self, folder: Path, bin_folder: Path, *, fsync: bool = True, tls: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        bin_folder: Path,
+        *,
+        fsync: bool = True,
+        tls: bool = False,
+        connections: int = CONNECTIONS,
+    ) -> None:
         self.data = folder / "data"
         self.log = folder / "log"
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -50,9 +59,9 @@ class Postgres:
         self._user = "nobody" if os.geteuid() == 0 else None
         if self._user:
             os.chown(folder, pwd.getpwnam(self._user).pw_uid, -1)
-        self._init(fsync, tls)
+        self._init(fsync, tls, connections)
 
-    def _init(self, fsync: bool, tls: bool) -> None:
+    def _init(self, fsync: bool, tls: bool, connections: int) -> None:
         secret = self._write("secret", PASSWORD)
         self._run("initdb", "-D", self.data, "-U", ADMIN, "--pwfile", secret, "--auth=scram-sha-256",
                   "--encoding=UTF8", "--no-locale", "--no-sync")  # fmt: skip
@@ -61,7 +70,7 @@ class Postgres:
             "listen_addresses = '127.0.0.1'",
             f"unix_socket_directories = '{self._folder}'",
             f"fsync = {'on' if fsync else 'off'}",
-            "max_connections = 60",
+            f"max_connections = {connections}",
         ]
         if tls:
             lines += ["ssl = on", f"ssl_cert_file = '{self.certificate}'", f"ssl_key_file = '{self.key}'"]
@@ -173,7 +182,11 @@ def programs(*, tls: bool = False) -> Path | None:
 
 @contextlib.contextmanager
 def cluster(
-    *, fsync: bool, tls: tuple[str, str] | None = None, parent: Path | None = None
+    *,
+    fsync: bool,
+    tls: tuple[str, str] | None = None,
+    parent: Path | None = None,
+    connections: int = CONNECTIONS,
 ) -> Iterator[Postgres]:
     """A cluster that has been started, in a folder below `parent` or wherever temporary ones go."""
     bin_folder = programs(tls=tls is not None)
@@ -184,7 +197,7 @@ def cluster(
     # Not in pytest's folder: other users have no way in there. And short, for the socket's path.
     folder = Path(tempfile.mkdtemp(prefix="bendybus-pg-", dir=parent))
     try:
-        server = Postgres(folder, bin_folder, fsync=fsync, tls=tls is not None)
+        server = Postgres(folder, bin_folder, fsync=fsync, tls=tls is not None, connections=connections)
         if tls is not None:
             server.write_tls(*tls)
         server.start()

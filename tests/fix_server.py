@@ -14,10 +14,11 @@ import select
 import signal
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
 from itertools import count
 from pathlib import Path
-from typing import Final, TextIO, TypeAlias
+from typing import Final, TypeAlias
 
 import pytest
 
@@ -25,23 +26,20 @@ from bendybus.atom import QUEUE_DESCRIPTION, element
 from bendybus.auth.connection_strings import ConnectionString
 from bendybus.management.client import ManagementClient
 from fix_processes import BENDYBUS, Process, start
+from fix_several_brokers import not_with_several
+from set_ups import BROKERS, CLUSTER, ONE_BROKER, ClusterSetUp, is_refused, several_brokers
 
-__all__ = ["Kind", "NewQueue", "Properties", "ServerProcess", "Shape", "StartServer", "namespace"]
+__all__ = ["Kind", "NewQueue", "Properties", "ServerProcess", "Shape", "StartServer", "namespace", "refusals"]
 
 Properties: TypeAlias = Mapping[str, object]
 """Of a queue or a rule, named as in Config.json."""
 
-# It takes half a second on an idle machine; one that is loaded may need much longer.
-START_TIMEOUT_S: Final = 30
-STOP_TIMEOUT_S: Final = 20
+# It takes half a second on an idle machine; one that is loaded, and several brokers, may need much longer.
+START_TIMEOUT_S: Final = 120 if several_brokers() else 30
+STOP_TIMEOUT_S: Final = 60 if several_brokers() else 20
 
 # What an operator would have to look into.
 TROUBLE: Final = re.compile(r"Traceback \(most recent| ERROR | CRITICAL |Warning: |Exception ignored")
-
-
-# The tests of this folder can be run against a server with several brokers: BENDYBUS_TEST_BROKERS=2.
-_brokers: Final = os.environ.get("BENDYBUS_TEST_BROKERS")
-BROKERS: Final = ("--brokers", _brokers) if _brokers else ()
 
 
 class Kind(StrEnum):
@@ -108,8 +106,57 @@ def namespace(
     return {"UserConfig": {"Namespaces": [only]}}
 
 
+class _Running:
+    """A process that runs `bendybus serve`, up when it has said `ready`."""
+
+    def __init__(self, command: Sequence[str], log: Path) -> None:
+        self._log = log
+        reading, writing = os.pipe()
+        with log.open("a") as file, open(os.devnull) as nothing, os.fdopen(writing, "w"):
+            self._process: Process = start(
+                command, nothing.fileno(), writing, file.fileno(), new_session=True
+            )
+        self._stdout = os.fdopen(reading)
+        readable, _, _ = select.select([self._stdout], [], [], START_TIMEOUT_S)
+        self.first_line = self._stdout.readline() if readable else ""
+        word, _, self.connection_string = self.first_line.rstrip("\n").partition(" ")
+        if word != "ready":
+            self.send_signal(signal.SIGKILL)
+            self.wait()
+            said = log.read_text()
+            if several_brokers() and (what := is_refused(said)) is not None:
+                not_with_several(what)
+            pytest.fail(f"the server said {self.first_line!r}; its log:\n{said}")
+        found = re.search(r"Endpoint=sb://127\.0\.0\.1:(\d+)", self.connection_string)
+        assert found is not None, self.connection_string
+        self.port = int(found[1])
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def send_signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def wait(self) -> int:
+        try:
+            return self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            pytest.fail(f"the server did not end in {STOP_TIMEOUT_S} s; its log:\n{self._log.read_text()}")
+        finally:
+            self._stdout.close()
+
+
 class ServerProcess:
-    """One data folder, and the process that serves it while there is one."""
+    """One data folder, and the process that serves it while there is one.
+
+    For tests with a cluster (set_ups.py), all brokers of it: clients connect to a balancer before them.
+    """
+
+    may_be_cluster = True
+    program: Sequence[str] = (BENDYBUS,)
 
     def __init__(self, folder: Path, config: Mapping[str, object], options: Sequence[str] = ()) -> None:
         self.data = folder / "data"
@@ -122,16 +169,23 @@ class ServerProcess:
         self.write_config(config)
         self._options = options
         self._log_read = 0
-        self._process: Process | None = None
-        self._stdout: TextIO | None = None
+        self._running: list[_Running] = []
+        self._cluster: ClusterSetUp | None = None
+        if CLUSTER and self.may_be_cluster and "--brokers" not in options:
+            if any(option.startswith("--store=") or option == "--store" for option in options):
+                not_with_several(ONE_BROKER["stores"])
+            self._cluster = ClusterSetUp(folder, options)
 
     def write_config(self, config: Mapping[str, object]) -> None:
         """What the next start is to have."""
         self._config.write_text(json.dumps(config))
 
     def command(self) -> list[str]:
+        """Of several brokers of a cluster, the first one's."""
+        if self._cluster is not None:
+            return [*self.program, *self._cluster.command(0, self._config, self._options)]
         return [
-            *(BENDYBUS, "serve", "--data", str(self.data), "--config", str(self._config)),
+            *(*self.program, "serve", "--data", str(self.data), "--config", str(self._config)),
             *("--port", str(self.port), "--admin-port", "0"),
             *BROKERS,
             *self._options,
@@ -139,19 +193,30 @@ class ServerProcess:
 
     def start(self) -> None:
         """Return when clients are served."""
-        reading, writing = os.pipe()
-        with self.log.open("a") as log, open(os.devnull) as nothing, os.fdopen(writing, "w"):
-            self._process = start(self.command(), nothing.fileno(), writing, log.fileno(), new_session=True)
-        self._stdout = os.fdopen(reading)
-        readable, _, _ = select.select([self._stdout], [], [], START_TIMEOUT_S)
-        self.first_line = self._stdout.readline() if readable else ""
-        word, _, self.connection_string = self.first_line.rstrip("\n").partition(" ")
-        if word != "ready":
-            self.kill()
-            pytest.fail(f"the server said {self.first_line!r}; its log:\n{self.log.read_text()}")
-        found = re.search(r"Endpoint=sb://127\.0\.0\.1:(\d+)", self.connection_string)
-        assert found is not None, self.connection_string
-        self.port = int(found[1])
+        if self._cluster is not None:
+            self._start_cluster(self._cluster)
+            return
+        process = _Running(self.command(), self.log)
+        self._running = [process]
+        self.first_line, self.connection_string = process.first_line, process.connection_string
+        self.port = process.port
+
+    def _start_cluster(self, cluster: ClusterSetUp) -> None:
+        def start_broker(number: int) -> _Running:
+            command = cluster.command(number, self._config, self._options)
+            process = _Running([*self.program, *command], self.log)
+            cluster.ports[number] = process.port
+            self._running.append(process)
+            return process
+
+        first = start_broker(0)
+        cluster.share_certificate()
+        with ThreadPoolExecutor(CLUSTER) as pool:
+            list(pool.map(start_broker, range(1, CLUSTER)))
+        self.port = cluster.balance(self.port)
+        here = f"127.0.0.1:{self.port}"
+        self.connection_string = first.connection_string.replace(f"127.0.0.1:{first.port}", here)
+        self.first_line = first.first_line.replace(f"127.0.0.1:{first.port}", here)
 
     def stop(self) -> int:
         """SIGTERM; the exit code."""
@@ -164,29 +229,27 @@ class ServerProcess:
         self.wait()
 
     def send_signal(self, number: signal.Signals) -> None:
-        assert self._process is not None
-        self._process.send_signal(number)
+        assert self._running
+        for process in self._running:
+            process.send_signal(number)
 
     def wait(self) -> int:
-        process, self._process = self._process, None
-        assert process is not None and self._stdout is not None
-        try:
-            return process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            pytest.fail(f"the server did not end in {STOP_TIMEOUT_S} s; its log:\n{self.log.read_text()}")
-        finally:
-            self._stdout.close()
+        """The exit code, of several brokers the worst."""
+        assert self._running
+        processes, self._running = self._running, []
+        codes = [process.wait() for process in processes]
+        if self._cluster is not None:
+            self._cluster.stop()
+        return max(codes, key=abs)
 
     @property
     def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
+        (process, *_) = self._running
+        return process.pid
 
     @property
     def running(self) -> bool:
-        return self._process is not None
+        return bool(self._running)
 
     @property
     def certificate(self) -> Path:
@@ -229,6 +292,12 @@ class ServerProcess:
         allowed = [*expected, *(" is still away: " for text in expected if " is away, " in text)]
         strange = [line for line in troubles if not any(text in line for text in allowed)]
         assert not strange, f"the server logged:\n{fresh}"
+
+
+def refusals(ended: subprocess.CompletedProcess[str]) -> list[str]:
+    """What a server said that did not start. Others of several brokers may have told of their own end."""
+    lines = ended.stderr.splitlines()
+    return [line for line in lines if line.startswith("bendybus: ")] if several_brokers() else lines
 
 
 NewQueue: TypeAlias = Callable[..., str]

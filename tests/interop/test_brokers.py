@@ -311,3 +311,23 @@ def test_a_backup_of_several_brokers_is_refused_by_name(shared: ServerProcess, t
 
     assert ended.returncode != 0
     assert "several brokers" in ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize("letters", [0, 2])
+def test_a_selector_is_refused_by_name_and_not_tried_again(
+    cluster: ServerProcess, tmp_path: Path, letters: int
+) -> None:
+    """By the link itself: a refusal after the link was accepted would look like a lost connection."""
+    with ServiceBusClient.from_connection_string(cluster.connection_string, **RETRIES) as client:
+        with client.get_queue_sender("orders") as sender:
+            for number in range(letters):
+                sender.send_messages(ServiceBusMessage("x", partition_key=str(number)))
+        with client.get_queue_receiver("orders") as receiver:
+            for _ in range(letters):
+                (message,) = receiver.receive_messages(1, max_wait_time=20)
+                receiver.dead_letter_message(message)
+    command = ("dead-letter", "resubmit", "orders", "--selector", "size > 5", "--data", str(cluster.data))
+    ended = run_bendybus(*command, environment={}, folder=tmp_path)
+
+    assert ended.returncode != 0
+    assert "a receiver with a selector cannot be used with several" in ended.stderr

@@ -29,7 +29,7 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 
 from fix_postgres import Postgres
 from fix_processes import BENDYBUS, run_bendybus
-from fix_server import ServerProcess
+from fix_server import ServerProcess, namespace
 from interop.sdk import BREAKS_CONNECTIONS
 from interop.test_brokers_shown import ask
 from interop.traffic import RETRIES, Traffic, all_go_on
@@ -44,6 +44,8 @@ LOCK = timedelta(seconds=5)
 
 class Broker(ServerProcess):
     """One process of the cluster."""
+
+    may_be_cluster = False
 
     def __init__(self, folder: Path, name: str, options: Sequence[str]) -> None:
         folder.mkdir()
@@ -68,11 +70,11 @@ class Cluster:
         self.options = ["--cluster", postgres.url(self.database), *(f"--store={url}" for url in stores)]
         self.brokers: dict[str, Broker] = {}
 
-    def start(self, first: str, *others: str) -> None:
+    def start(self, first: str, *others: str, options: Sequence[str] = ()) -> None:
         """The first one leads, if none does. The others start at the same time."""
         for name in (first, *others):
             if name not in self.brokers:
-                self.brokers[name] = Broker(self._folder / name, name, self.options)
+                self.brokers[name] = Broker(self._folder / name, name, [*self.options, *options])
         self.brokers[first].start()
         with ThreadPoolExecutor() as pool:
             list(pool.map(lambda name: self.brokers[name].start(), others))
@@ -185,6 +187,35 @@ def test_a_client_of_any_broker_reaches_everything(cluster: Cluster) -> None:
     for name in "cba":
         assert cluster[name].stop() == 0
         cluster[name].refuse_trouble()
+
+
+def test_a_description_is_applied_whichever_broker_is_given_it(cluster: Cluster, tmp_path: Path) -> None:
+    def described(name: str, *queues: str) -> list[str]:
+        file = tmp_path / f"{name}.json"
+        rule = {"Name": f"rule-{name}", "PrimaryKey": f"key-{name}", "Rights": ["Listen"]}
+        config = namespace({queue: {"EnablePartitioning": True} for queue in queues}, {"": [rule]})
+        file.write_text(json.dumps(config))
+        return ["--config", str(file)]
+
+    cluster.start("a", options=described("a", "orders", "parcels"))
+    # This one does not lead.
+    cluster.start("b", options=described("b", "orders", "letters"))
+    assert cluster.leader == "a"
+    for name in "ab":
+        with cluster.administration(name) as admin:
+            assert [queue.name for queue in admin.list_queues()] == ["letters", "orders", "parcels"]
+        rules = ask(cluster[name], "/$authorizationRules")
+        assert "rule-a" in str(rules) and "rule-b" in str(rules)
+    with client_of(cluster["a"]) as client, client.get_queue_sender("letters") as sender:
+        sender.send_messages([ServiceBusMessage("x")])
+    # What cannot be had is refused by the broker that leads, in the words of the one that asked.
+    wrong = described("c", "orders")
+    file = Path(wrong[1])
+    file.write_text(file.read_text().replace("true", "false"))
+    broker = Broker(tmp_path / "c", "c", [*cluster.options, *wrong])
+    ended = subprocess.run(broker.command(), capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 2
+    assert "c.json: " in ended.stderr and "partition" in ended.stderr.lower()
 
 
 def test_every_broker_has_a_portal_and_shows_what_all_have(cluster: Cluster) -> None:
@@ -466,10 +497,6 @@ STORE = "--store=postgresql://x@127.0.0.1:1/d"
         (
             ["--cluster", "postgresql://x@127.0.0.1:1/d", STORE, "--development"],
             "--development cannot be used",
-        ),
-        (
-            ["--cluster", "postgresql://x@127.0.0.1:1/d", STORE, "--config", "x.json"],
-            "--config cannot be used",
         ),
         (["--cluster", "postgresql://x@127.0.0.1:1/d", STORE, "--brokers", "2"], "exclude each other"),
         (["--cluster", "postgresql://x@127.0.0.1:1/d", STORE, "--cluster-address", "0.0.0.0:1"], "HOST:PORT"),

@@ -28,6 +28,8 @@ from bendybus.domain.routing import partition_of as partition_of_key
 from fix_kinds import KINDS, PATIENCE_S, SdkBus, close_bus, make_bus, on_each_kind
 from fix_rows import on_kind
 from fix_server import ServerProcess, StartServer, namespace
+from fix_several_brokers import not_with_several
+from set_ups import BROKERS, ONE_BROKER
 
 KILOBYTE = 1024
 
@@ -146,13 +148,15 @@ def test_a_message_without_a_session_is_refused_where_sessions_are_required(bus:
 
 
 class SmallServer(ServerProcess):
-    def command(self) -> list[str]:
-        _, *arguments = super().command()
-        return [sys.executable, "-c", SMALL_UNITS, *arguments]
+    program = (sys.executable, "-c", SMALL_UNITS)
 
 
 @pytest.fixture(scope="module")
 def small_buses(tmp_path_factory: pytest.TempPathFactory, _closing: Any) -> Iterator[dict[int, SdkBus]]:
+    if BROKERS:
+        # The processes that it starts have units of the usual size.
+        not_with_several(ONE_BROKER["process"])
+
     def start(folder: Path, *options: str) -> ServerProcess:
         server = SmallServer(folder, namespace({}), options)
         server.start()

@@ -89,7 +89,8 @@ COVERS = {
     "unit/cluster/test_following.py": "broker/elsewhere cluster/cluster",
     "unit/cluster/test_handing_over.py": "broker/partition_succession cluster/passing_on",
     "unit/cluster/test_ownership.py": "cluster/exchange cluster/reaching",
-    "interop/test_cluster.py": "admin/broker_routes cli/brokers server/cluster_node server/cluster_part",
+    "interop/test_cluster.py": "admin/broker_routes cli/brokers server/cluster_node server/cluster_part "
+    "server/described",
     "store/test_cluster_catalog.py": "store/postgres/catalog store/postgres/roster store/roster",
     "interop/test_brokers.py": "server/broker_process server/cluster_member server/forwarded_http "
     "server/supervisor",

@@ -193,7 +193,7 @@ class _ManagementApi:
             return await self._topics.topic_entry(entity, answers, new=new)
         # Just started or just created: a moment later the counts are known.
         await entity.loaded()
-        await entity.refresh()
+        await entity.refresh(access=True)
         content = queue_elements(entity, answers.version, new=new)
         return answers.entry(
             entity.path, entity.path, QUEUE_DESCRIPTION, content, entity.created_at, entity.updated_at

@@ -71,10 +71,10 @@ class TopicRequests:
     async def topic_entry(self, topic: Topic, answers: Answers, *, new: bool = False) -> str:
         # Just started or just created: a moment later the counts are known.
         await topic.loaded()
-        await topic.refresh()
+        await topic.refresh(access=True)
         for subscription in topic.subscriptions:
             await subscription.loaded()
-            await subscription.refresh()
+            await subscription.refresh(access=True)
         content = topic_elements(topic, answers.version, new=new)
         return answers.entry(
             topic.path, topic.path, TOPIC_DESCRIPTION, content, topic.created_at, topic.updated_at
@@ -136,7 +136,7 @@ class TopicRequests:
     ) -> Callable[[Subscription], Awaitable[str]]:
         async def entry(subscription: Subscription) -> str:
             await subscription.loaded()
-            await subscription.refresh()
+            await subscription.refresh(access=True)
             return answers.entry(
                 subscription.path,
                 subscription.name,

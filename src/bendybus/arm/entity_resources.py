@@ -122,7 +122,7 @@ class QueueResources(TopLevelResources[Queue, QueueDescription]):
     async def _shown(self, call: Call, namespace: Namespace, entity: Queue) -> dict[str, object]:
         # Just started or just created: a moment later the counts are known.
         await entity.loaded()
-        await entity.refresh()
+        await entity.refresh(access=True)
         path = ("namespaces", namespace.name, "queues", entity.path)
         return call.shown(entity.path, queue_properties(entity), *path)
 
@@ -144,7 +144,7 @@ class TopicResources(TopLevelResources[Topic, TopicDescription]):
         entities: Sequence[Topic | Subscription] = [entity, *entity.subscriptions]
         for each in entities:
             await each.loaded()
-            await each.refresh()
+            await each.refresh(access=True)
         path = ("namespaces", namespace.name, "topics", entity.path)
         return call.shown(entity.path, topic_properties(entity), *path)
 
@@ -278,7 +278,7 @@ async def _subscription(
     call: Call, namespace: Namespace, topic: Topic, subscription: Subscription
 ) -> dict[str, object]:
     await subscription.loaded()
-    await subscription.refresh()
+    await subscription.refresh(access=True)
     path = ("namespaces", namespace.name, "topics", topic.path, "subscriptions", subscription.name)
     return call.shown(subscription.name, subscription_properties(subscription), *path)
 

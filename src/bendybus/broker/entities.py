@@ -298,6 +298,8 @@ class Entities:
         entity = OPENERS[record.kind](self, record, at)
         entity.created_at, entity.updated_at = record.created_at, record.updated_at
         entity.generation = record.generation
+        if not isinstance(self.elsewhere, Alone):
+            entity.last_use_elsewhere = self.elsewhere.last_use
         entity.arrange_turns()
         forwarder = Forwarder(entity, self.find) if isinstance(entity, Queue) else None
         self._opened[normalise_path(record.path)] = _Opened(record, entity, forwarder)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from itertools import chain
 from typing import Any, Final, Generic, TypeVar
 
@@ -88,6 +88,8 @@ class Entity(ABC, Generic[H, L, D]):
         self.updated_at = Instant(0)
         self.accessed_at = Instant(0)
         """When messages were last sent or requested since the server started; 0 for never."""
+        self.last_use_elsewhere: Callable[[EntityPath], Awaitable[Instant | None]] | None = None
+        """When clients of other brokers last did; None if there are no others."""
         self.faults: EntityFaults | None = None
         """What a test has made wrong with it."""
         self.refused = 0
@@ -142,10 +144,12 @@ class Entity(ABC, Generic[H, L, D]):
         for host in self.hosts:
             await host.loaded()
 
-    async def refresh(self) -> None:
-        """Bring the figures of all partitions up to date."""
+    async def refresh(self, *, access: bool = False) -> None:
+        """Bring the figures of all partitions up to date. `access`: when it was last used as well."""
         if len(self.own) < len(self.hosts):
             await asyncio.gather(*(host.refresh() for host in self.hosts))
+        if access and self.last_use_elsewhere is not None:
+            self.accessed_at = max(self.accessed_at, await self.last_use_elsewhere(self.path) or Instant(0))
 
     @property
     def loading(self) -> bool:

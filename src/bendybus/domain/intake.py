@@ -163,8 +163,11 @@ class Intake:
             if message.state is _SCHEDULED:
                 scheduled.append(message)
                 continue
-            message.enqueued_at = at
             expires_at = message.expires_at
+            if expires_at is not None and message.enqueued_at:
+                # It was admitted earlier, perhaps by another clock. Its lifetime begins now.
+                message.expires_at = expires_at = Instant(expires_at - message.enqueued_at + at)
+            message.enqueued_at = at
             if expires_at is None or expires_at > limit:
                 # The shorter of the sender's and the entity's time to live. A longer one is not an error.
                 message.expires_at = expires_at = default

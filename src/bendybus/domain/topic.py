@@ -107,6 +107,8 @@ class TopicPartition:
         """A message as rules will see it if it is accepted now, at this index of its send."""
         seen = copy(message)
         seen.sequence_number = SequenceNumber(self.next_sequence_number + index)
+        if seen.expires_at is not None and seen.enqueued_at:
+            seen.expires_at = Instant(seen.expires_at - seen.enqueued_at + at)
         seen.enqueued_at = at
         limit = self.expiry_limit(at)
         if seen.expires_at is None or seen.expires_at > limit:

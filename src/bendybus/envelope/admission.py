@@ -112,6 +112,9 @@ def admit(
         stored = marked_scheduled(stored)
     session = None if session_id is None else SessionId(session_id)
     message = Message(stored, len(stored), expires_at, session)
+    if expires_at is not None:
+        # The partition may get it later, and at another machine: then the lifetime begins.
+        message.enqueued_at = at
     if due > at:
         postpone(message, at, Instant(due))
     return message, key

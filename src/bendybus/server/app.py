@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final
 
 from starlette.routing import BaseRoute
 
-from bendybus import audit
 from bendybus.admin.authorization_rules import AuthorizationRules, RootRule
 from bendybus.arm.namespace_resources import NoChanges
 from bendybus.arm.routes import ResourceManagerOptions
@@ -25,7 +24,7 @@ from bendybus.auth.connection_strings import ConnectionString
 from bendybus.auth.key_ring import KeyRing
 from bendybus.broker.broker import Broker
 from bendybus.envelope.contents import AmqpContents
-from bendybus.errors import ConfigError, RequestError, StoreCorrupted, StoreUnavailable
+from bendybus.errors import ConfigError, StoreCorrupted, StoreUnavailable
 from bendybus.namespaces import Namespace
 from bendybus.server.allowed_stores import AllowedStores
 from bendybus.server.announcement import announce, withdraw
@@ -34,6 +33,7 @@ from bendybus.server.backup_routes import backup_routes, refused_backup_routes
 from bendybus.server.cluster_member import ClusterMember
 from bendybus.server.cluster_node import ClusterNode
 from bendybus.server.cluster_part import ClusterPart, refuse_new_root_key
+from bendybus.server.described import Described
 from bendybus.server.emulator_config import NamespaceConfig, load_config
 from bendybus.server.front import Front
 from bendybus.server.http import RESERVED_NAMES
@@ -76,6 +76,7 @@ class Server:
         self._member = member
         self._allowed = AllowedStores.parse(settings.allowed_stores, settings.data)
         self._exits = AsyncExitStack()
+        self._is_started = False
         self.connection_strings: dict[str, str] = {}
         """By namespace; the first is the one to show."""
         self.ports: list[int] = []
@@ -89,10 +90,16 @@ class Server:
     def connection_string(self) -> str:
         return next(iter(self.connection_strings.values()), "")
 
-    async def __aenter__(self) -> Server:
+    async def start(self) -> None:
+        """Serve. Whoever calls this enters the context next, or `__aexit__`."""
         async with AsyncExitStack() as exits:
             await self._start(exits)
             self._exits = exits.pop_all()
+        self._is_started = True
+
+    async def __aenter__(self) -> Server:
+        if not self._is_started:
+            await self.start()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -250,27 +257,10 @@ class Server:
         authorization_rules.open()
         if member is not None:
             await member.serve(broker, authorization_rules.namespace_changed, exits)
-            if member.has_catalog and (config.topics or config.queues or config.subscriptions):
-                await member.cluster.assembled()
-        try:
-            with audit.acting(audit.Actor("Config.json", namespace=name)):
-                if member is None or member.has_catalog:
-                    await self._ensure(broker, config)
-                    for scope, rules in config.rules.items():
-                        await authorization_rules.bring(scope, rules)
-        except RequestError as refusal:
-            raise ConfigError(f"{settings.config}: {refusal}") from refusal
+        await Described(settings.config, config, broker, authorization_rules).apply(member)
         refuse_exposed_keys(settings.host, [known for rule in keys for known in rule.keys])
         served = Namespace(name, broker, keys, self.faults.get(name), folder.runs_path)
         return served, authorization_rules, keeper
-
-    async def _ensure(self, broker: Broker, config: NamespaceConfig) -> None:
-        """Create the entities that the file lists."""
-        try:
-            await broker.ensure(config.topics, config.queues, config.subscriptions)
-        except StoreUnavailable as reason:
-            # The rest of the namespace is served anyway; the next start applies the description.
-            logger.error("%s: not everything is as described: %s", self._settings.config, reason)
 
     async def _catalog(self, folder: DataFolder, exits: AsyncExitStack) -> Catalog:
         if self._member is not None:

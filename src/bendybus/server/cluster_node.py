@@ -38,6 +38,7 @@ from bendybus.cluster.ownership import Ownership
 from bendybus.cluster.serving import Service
 from bendybus.errors import ConfigError, StoreUnavailable
 from bendybus.server.cluster_part import ClusterPart
+from bendybus.server.emulator_config import load_config
 from bendybus.server.settings import Settings
 from bendybus.server.stores import kind_of, messaging_stores, namespace_id, postgres_driver, shown_url
 from bendybus.server.tls import make_certificate
@@ -258,9 +259,11 @@ def refuse_unsupported(settings: Settings) -> None:
     for url in settings.store_urls:
         if kind_of(url) != "postgresql":
             raise ConfigError(f"--store {shown_url(url)}: in a cluster, messaging stores are on PostgreSQL")
+    names = set(settings.namespaces)
+    if settings.config is not None:
+        names |= {config.name for config in load_config(settings.config)}
     refused = {
-        "several namespaces": len(settings.namespaces) > 1,
-        "--config": settings.config is not None,
+        "several namespaces": len(names) > 1,
         "--development": settings.development,
         "--allow-store": bool(settings.allowed_stores),
     }

@@ -50,6 +50,8 @@ class ClusterPart(ABC):
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.others = BrokerQuestions(lambda: self.cluster)
+        self.all_counted = True
+        """Whether every other broker answered when they were last asked what they count."""
         self._app: ASGIApp | None = None
 
     @property
@@ -104,7 +106,9 @@ class ClusterPart(ABC):
     async def figures_of_others(self, by_partition: bool) -> list[ProcessFigures]:
         """What the other processes count, of those that can be asked."""
         kind = list[tuple[str, str, int | float]]
+        asked = list(self.others.brokers)
         counted = await self.others.ask_all(FIGURES, by_partition, kind, FIGURES_TIMEOUT_S)
+        self.all_counted = len(counted) == len(asked)
         return list(counted.values())
 
     async def _serve_http(self, link: PeerLink, frame: Frame, call: Call) -> ForwardedResponse:

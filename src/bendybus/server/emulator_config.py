@@ -27,9 +27,9 @@ from bendybus.domain.topic_entities import SubscriptionDescription, TopicDescrip
 from bendybus.errors import ArgumentError, ConfigError
 from bendybus.names import EntityPath
 from bendybus.namespaces import NAMESPACE_DEFAULT, check_namespace_name
-from bendybus.server.json_nodes import JsonNode, read_json
+from bendybus.server.json_nodes import JsonNode, parse_json, read_json
 
-__all__ = ["NamespaceConfig", "load_config"]
+__all__ = ["NamespaceConfig", "load_config", "parse_config"]
 
 T = TypeVar("T")
 
@@ -53,8 +53,17 @@ class NamespaceConfig:
 
 def load_config(file: Path) -> tuple[NamespaceConfig, ...]:
     """The namespaces of a Config.json; `ConfigError` says what is wrong with it and where."""
+    return _namespaces(file, read_json(file))
+
+
+def parse_config(file: Path, text: str) -> tuple[NamespaceConfig, ...]:
+    """The same, of a file that was read already."""
+    return _namespaces(file, parse_json(file, text))
+
+
+def _namespaces(file: Path, root: JsonNode) -> tuple[NamespaceConfig, ...]:
     # Editors use `$schema` to check the file.
-    user_config = read_json(file).members("UserConfig", "$schema").get("UserConfig")
+    user_config = root.members("UserConfig", "$schema").get("UserConfig")
     if user_config is None:
         raise ConfigError(f"{file}: $ has no 'UserConfig'")
     # `Logging` says where the emulator writes its log; ours goes to stderr either way.

@@ -17,7 +17,7 @@ from bendybus.domain.durations import parse_duration
 from bendybus.domain.entities import EntityStatus
 from bendybus.errors import ArgumentError, ConfigError
 
-__all__ = ["JsonNode", "read_json"]
+__all__ = ["JsonNode", "parse_json", "read_json"]
 
 # Ten thousand queues with every property written out come to about 6 MB.
 FILE_SIZE_MAX: Final = 32 * 1024 * 1024
@@ -29,9 +29,18 @@ def read_json(file: Path) -> JsonNode:
         if file.stat().st_size > FILE_SIZE_MAX:
             raise ConfigError(f"{file}: larger than {FILE_SIZE_MAX // 2**20} MB")
         # The vendor's own samples are saved with a byte order mark.
-        content = json.loads(file.read_text(encoding="utf-8-sig"), object_pairs_hook=_no_key_twice)
+        text = file.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"{file}: not JSON: {error}") from error
+    return parse_json(file, text)
+
+
+def parse_json(file: Path, text: str) -> JsonNode:
+    """The content of a file that was read already."""
+    try:
+        content = json.loads(text, object_pairs_hook=_no_key_twice)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{file}: not JSON: {error}") from error
     return JsonNode(file, "$", content)

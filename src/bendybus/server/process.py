@@ -69,7 +69,10 @@ async def _serve(settings: Settings, membership: Membership | None) -> None:
         # Nothing is ever written to it: it can be read when the supervisor is gone. Then nobody stops this
         # process in order, and whoever starts the server again waits for it. All that it said is on disk.
         loop.add_reader(membership.supervisor, os._exit, 1)
-    async with Server(settings, member) as server:
+    server = Server(settings, member)
+    if not await _started(server, stop):
+        return
+    async with server:
         lines = _printed(server, settings)
         # A supervisor goes on when it has read `ready`, so for it this line is the last one.
         sys.stdout.writelines(lines if membership is None else [*lines[1:], lines[0]])
@@ -85,6 +88,21 @@ async def _serve(settings: Settings, membership: Membership | None) -> None:
         if member is not None:
             await member.leave()
         audit.record("server-stopping")
+
+
+async def _started(server: Server, stop: asyncio.Event) -> bool:
+    """Whether it was started. One that waits for other brokers may be told to stop before."""
+    starting, stopping = asyncio.create_task(server.start()), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            starting.cancel()
+        await starting
+    except asyncio.CancelledError:
+        return False
+    finally:
+        stopping.cancel()
+    return True
 
 
 def _printed(server: Server, settings: Settings) -> list[str]:

@@ -147,7 +147,7 @@ class Supervisor:
 
     async def _all_ready(self) -> str | None:
         """The connection string, once every broker serves; None if that will not be."""
-        ready = asyncio.gather(*self._ready.values())
+        ready = asyncio.create_task(asyncio.wait(self._ready.values()))
         stopped = asyncio.create_task(self._stopping.wait())
         waited_for: list[asyncio.Future[Any]] = [ready, stopped, self._failed]
         await asyncio.wait(waited_for, return_when=asyncio.FIRST_COMPLETED)
@@ -156,7 +156,7 @@ class Supervisor:
             ready.cancel()
             return None
         self._folder.record_stores(self._stores)
-        return ready.result()[0]
+        return self._ready[self._names[0]].result()
 
     # -- one process --------------------------------------------------------------
 

@@ -13,7 +13,10 @@ __all__ = ["start_telemetry"]
 
 
 def start_telemetry(front: Front, member: ClusterPart | None, exits: AsyncExitStack) -> None:
-    """Of several brokers, each exports its traces and logs, and the one with the catalog all metrics."""
+    """Of several brokers, each exports its traces and logs, and the one that leads all metrics.
+
+    Metrics of which a broker's part is missing are not exported: its counters would seem to fall.
+    """
     try:
         from bendybus.telemetry.figures import Sample  # noqa: PLC0415 - only where it is switched on
         from bendybus.telemetry.pipeline import Telemetry  # noqa: PLC0415
@@ -23,8 +26,12 @@ def start_telemetry(front: Front, member: ClusterPart | None, exits: AsyncExitSt
             "pip install 'bendybus[otel]'"
         ) from missing
 
-    async def samples() -> list[Sample]:
+    async def samples() -> list[Sample] | None:
+        if member is not None and not member.has_catalog:
+            return None
         collected = await front.metrics.samples()
+        if member is not None and not member.all_counted:
+            return None
         return [
             Sample(family.name, family.kind, family.meaning, family.bounds, *sample)
             for family, found in collected.by_family.items()
@@ -33,4 +40,4 @@ def start_telemetry(front: Front, member: ClusterPart | None, exits: AsyncExitSt
 
     telemetry = Telemetry(version("bendybus"))
     exits.push_async_callback(telemetry.close)
-    telemetry.start(front.gateway, samples if member is None or member.has_catalog else None)
+    telemetry.start(front.gateway, samples)

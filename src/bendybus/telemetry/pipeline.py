@@ -70,16 +70,16 @@ class Telemetry:
             self._logs.add_log_record_processor(BatchLogRecordProcessor(OTLPLogExporter()))
         self._metrics: MetricExporter | None = OTLPMetricExporter() if "metrics" in wanted else None
         self._collecting: asyncio.Task[None] | None = None
-        self._samples: Callable[[], Awaitable[Iterable[Sample]]] | None = None
+        self._samples: Callable[[], Awaitable[Iterable[Sample] | None]] | None = None
 
-    def start(self, gateway: Gateway, samples: Callable[[], Awaitable[Iterable[Sample]]] | None) -> None:
-        """`samples`: what there is to export; None if another broker exports the server's metrics."""
+    def start(self, gateway: Gateway, samples: Callable[[], Awaitable[Iterable[Sample] | None]]) -> None:
+        """`samples`: what there is to export; None while another broker exports the server's metrics."""
         if self._tracing is not None:
             gateway.observer = Tracing(self._tracing.get_tracer(SCOPE))
         if self._logs is not None:
             self._handler = _LogHandler(self._logs.get_logger(SCOPE))
             logging.getLogger(SCOPE).addHandler(self._handler)
-        if self._metrics is not None and samples is not None:
+        if self._metrics is not None:
             self._samples = samples
             self._collecting = asyncio.create_task(self._collect(), name="telemetry")
 
@@ -105,6 +105,8 @@ class Telemetry:
         assert self._samples is not None and self._metrics is not None, "metrics are exported"
         try:
             samples = await self._samples()
+            if samples is None:
+                return
             data = metrics_of(samples, self._resource, self._scope, self._began_ns, time.time_ns())
             await asyncio.to_thread(self._metrics.export, data)
         except Exception:

@@ -46,14 +46,20 @@ namespace Bendybus.Interop
 
         private bool Passed { get; set; }
 
-        public static async Task<int> Main(string[] named)
+        /// <param name="arguments">Parts of the names of checks, and with a minus before them of those to leave out.</param>
+        public static async Task<int> Main(string[] arguments)
         {
+            var named = arguments.Where(each => !each.StartsWith("-")).ToArray();
+            var without = arguments.Where(each => each.StartsWith("-")).Select(each => each.Substring(1)).ToArray();
             var runs = (
                 from method in typeof(Run).Assembly.GetTypes().SelectMany(type => type.GetMethods())
                 where method.IsDefined(typeof(CheckAttribute))
                 from partitions in method.GetCustomAttribute<CheckAttribute>().Partitions
                 select new Run(method, partitions)).ToList();
-            var chosen = runs.Where(run => named.Length == 0 || named.Any(run.IsCalled)).ToList();
+            var chosen = runs
+                .Where(run => (named.Length == 0 || named.Any(run.IsCalled)) && !without.Any(run.IsCalled))
+                .ToList();
+            Console.WriteLine($".NET: {runs.Count} checks, {runs.Count - chosen.Count} left out");
             await RunAll(chosen.Where(run => !run.Alone), AtOnce);
             await RunAll(chosen.Where(run => run.Alone), 1);
             foreach (var kind in Stand.Kinds)

@@ -181,6 +181,9 @@ async def test_the_last_use_of_an_entity_counts_wherever_it_was() -> None:
         leader = cluster["a"].cluster
 
         assert await leader.last_use(EntityPath("orders")) == 12345
+        shown = cluster["a"].broker.queues.get("orders")
+        await shown.refresh(access=True)
+        assert shown.accessed_at == 12345
         await cluster["b"].cluster.peers.stop()
         await until(lambda: leader.peers.by_name["b"].link is None)
         assert await leader.last_use(EntityPath("orders")) is None

@@ -44,6 +44,18 @@ def test_a_message_lives_until_its_instant(driver):
     assert driver.lock() == [message]
 
 
+def test_a_lifetime_begins_when_the_partition_gets_the_message(driver):
+    """It may have waited for its partition, or come from a broker whose clock is behind."""
+    message = Message(b"", size=100, expires_at=Instant(driver.now + 10_000))
+    message.enqueued_at = driver.now
+    driver.later(3600)
+    driver.apply(Enqueue([message]))
+    assert message.expires_at - message.enqueued_at == 10_000
+    assert message.enqueued_at == driver.now
+    driver.apply(Confirm(message.sequence_number))
+    assert driver.lock() == [message]
+
+
 def test_a_tick_removes_the_expired(driver):
     expired = driver.send(2, ttl_s=10)
     alive = driver.send(1, ttl_s=20)
