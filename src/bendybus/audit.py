@@ -93,6 +93,11 @@ EVENTS: Final[Mapping[str, Event]] = {
     "messages-replayed": Event(
         "completed messages were put back by request, as `bendybus replay` does", ("entity", "messages"), True
     ),
+    "messages-inserted": Event(
+        "messages were inserted by request, as `bendybus pipeline repartition` does",
+        ("entity", "messages"),
+        True,
+    ),
     "namespace-emptied": Event("all messages of all entities were deleted (`POST /$reset`)"),
     "namespace-created": Event("a namespace was created while the server runs"),
     "namespace-updated": Event("the location or the tags of a namespace were changed"),

@@ -64,7 +64,8 @@ def test_every_property_can_be_given_at_creation(bendybus_json: BendybusJson, na
         *("--lock-duration", "PT5S", "--duplicate-detection", "--duplicate-detection-window", "1m"),
         *("--default-message-ttl", "14d", "--dead-letter-on-expiration", "--max-delivery-count", "3"),
         *("--auto-delete-on-idle", "1h", "--status", "SendDisabled"),
-        *("--user-metadata", "<ours> & theirs"),
+        *("--user-metadata", "<ours> & theirs", "--keep-completed", "2h"),
+        *("--retry-delay", "5s", "--retry-delay-factor", "3", "--retry-delay-max", "1m"),
     )
     expected = {
         "name": name,
@@ -78,6 +79,10 @@ def test_every_property_can_be_given_at_creation(bendybus_json: BendybusJson, na
         "autoDeleteOnIdle": "PT1H",
         "status": "SendDisabled",
         "userMetadata": "<ours> & theirs",
+        "keepCompleted": "PT2H",
+        "retryDelay": "PT5S",
+        "retryDelayFactor": 3,
+        "retryDelayMax": "PT1M",
     }
     assert made | expected == made
     assert bendybus_json("queue", "show", name) == made

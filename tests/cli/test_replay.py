@@ -30,6 +30,22 @@ def test_completed_messages_are_counted_and_put_back(
     assert "Put 0 completed messages back" in bendybus("replay", queue, "--sequence-number", number).stderr
 
 
+def test_completed_messages_are_chosen_by_their_session_and_the_time_of_their_sending(
+    bendybus: Bendybus, make_queue: MakeQueue
+) -> None:
+    queue = make_queue(Kind.PARTITIONED, KeepCompleted="PT1H")
+    for session in ("a", "b"):
+        bendybus("send", queue, "--session-id", session, "--body", session)
+    bendybus("receive", queue, "--max", "2", "--wait", "5")
+    for chosen, count in (
+        (("--session", "a"), "1 completed message "),
+        (("--enqueued-from", "2999-01-01"), "0 completed messages "),
+        (("--enqueued-to", "2999-01-01"), "2 completed messages "),
+        (("--enqueued-to", "2001-01-01"), "0 completed messages "),
+    ):
+        assert f"Would put {count}" in bendybus("replay", queue, *chosen, "--dry-run").stderr
+
+
 def test_nothing_is_put_back_without_consent_or_from_a_time_that_cannot_be_read(
     bendybus: Bendybus, attempt: Bendybus, make_queue: MakeQueue
 ) -> None:

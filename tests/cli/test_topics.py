@@ -49,13 +49,15 @@ def test_a_topic_is_no_queue(bendybus: Bendybus, attempt: Bendybus, topic: str) 
 
 def test_subscriptions_are_managed(bendybus: Bendybus, bendybus_json: BendybusJson, topic: str) -> None:
     bendybus("topic", "create", topic)
-    made = bendybus_json("subscription", "create", topic, "all", "--lock-duration", "30s")
-    assert (made["name"], made["lockDuration"]) == ("all", "PT30S")
+    own = ("--enable-session", "--dead-letter-on-filter-error", "--lock-duration", "30s")
+    made = bendybus_json("subscription", "create", topic, "all", *own)
+    assert (made["name"], made["lockDuration"], made["requiresSession"]) == ("all", "PT30S", True)
+    assert made["deadLetteringOnFilterEvaluationExceptions"] is True
     changed = bendybus_json("subscription", "update", topic, "all", "--max-delivery-count", "3")
     assert (changed["maxDeliveryCount"], changed["lockDuration"]) == (3, "PT30S")
     assert bendybus_json("subscription", "show", topic, "all")["maxDeliveryCount"] == 3
     row = bendybus("subscription", "list", topic).stdout.splitlines()[-1]
-    assert row.split() == ["all", "Active", "0", "0", "no"]
+    assert row.split() == ["all", "Active", "0", "0", "yes"]
     bendybus("subscription", "delete", topic, "all", "--yes")
     assert bendybus_json("subscription", "list", topic) == []
 

@@ -6,9 +6,16 @@ import dataclasses
 
 import pytest
 
-from bendybus.amqp.types import Array
+from bendybus.amqp.types import Array, UInt
 from bendybus.client import BusClient, ClientSettings, ReceivedMessage, encode
-from bendybus.errors import ArgumentError, ConsumerLeaseHeld, InvalidOperation, Unauthorized
+from bendybus.errors import (
+    ArgumentError,
+    ConsumerLeaseHeld,
+    InvalidOperation,
+    SessionCannotBeLocked,
+    Unauthorized,
+)
+from bendybus.operations.peeking import session_filter
 from fix_server import RULES, Kind, ServerProcess
 
 SHIFT = 48
@@ -145,6 +152,85 @@ def test_dead_letters_have_no_order_and_say_so(server, new_queue, kind):
 def test_what_cannot_be_meant_is_refused(server, operation, body, named):
     with client_of(server, "usual-unpartitioned-0") as client, pytest.raises(ArgumentError, match=named):
         client.management().request(f"bendybus:{operation}", body)
+
+
+@pytest.mark.parametrize(
+    ("operation", "body", "named"),
+    [
+        ("insert-messages", {}, "messages"),
+        ("insert-messages", {"messages": [{"message": "text"}]}, "encoded"),
+        ("insert-messages", {"messages": [{"message": encode(b"x"), "state": 2}]}, "state"),
+        (
+            "insert-messages",
+            {"messages": [{"message": encode(b"x", scheduled_enqueue_time_ms=1 << 42)}]},
+            "due",
+        ),
+        ("get-session-states", {"session-ids": [7]}, "named by a string"),
+        ("set-session-states", {"states": [7]}, "maps"),
+        ("set-session-states", {"states": [{"session-id": "s", "session-state": 7}]}, "binary"),
+    ],
+)
+def test_what_cannot_be_inserted_is_refused(server, operation, body, named):
+    with client_of(server, "usual-unpartitioned-0") as client, pytest.raises(ArgumentError, match=named):
+        client.management().request(f"bendybus:{operation}", body)
+
+
+def test_messages_are_inserted_in_their_states_and_stay_so_after_a_crash(start_server):
+    server = start_server({"q": {"EnablePartitioning": True}})
+    with client_of(server, "q", retries=30) as client:
+        keyed = [{"message": encode(b"%d" % number, partition_key="k")} for number in range(3)]
+        deferred = [{"message": encode(b"later", partition_key="k"), "state": 1}]
+        management = client.management()
+        assert management.request("bendybus:insert-messages", {"messages": keyed + deferred}) == {
+            "inserted": 4
+        }
+        letter = {"message": encode(b"dead", application_properties={"DeadLetterReason": "Bad"})}
+        letters = client.management("q/$deadletterqueue")
+        assert letters.request("bendybus:insert-messages", {"messages": [letter]}) == {"inserted": 1}
+        server.kill()
+        server.start()
+        info = management.request("bendybus:partition-info", {})
+        assert [sum(each[state] for each in info["partitions"]) for state in ("active", "deferred")] == [3, 1]
+        received = client.receiver().receive(10, timeout_s=10)
+        assert [message.body for message in received] == [b"0", b"1", b"2"]
+        (dead,) = client.receiver("q/$deadletterqueue").receive(10, timeout_s=10)
+        assert (dead.body, dead.application_properties["DeadLetterReason"]) == (b"dead", "Bad")
+        found = management.request("bendybus:peek", {"states": Array(int, [1])})
+        (number,) = numbers_in(found)
+        by_number = {"sequence-numbers": Array(int, [number]), "receiver-settle-mode": UInt(0)}
+        given = management.request("com.microsoft:receive-by-sequence-number", by_number)
+        assert ReceivedMessage(bytes(given["messages"][0]["message"])).body == b"later"
+
+
+def test_a_subscription_that_nobody_can_send_to_takes_inserted_messages(start_server):
+    server = start_server({}, topics=[{"Name": "news", "Subscriptions": [{"Name": "all"}]}])
+    with client_of(server, "news/Subscriptions/all") as client:
+        sent = [{"message": encode(b"one")}]
+        client.management().request("bendybus:insert-messages", {"messages": sent})
+        (received,) = client.receiver().receive(10, timeout_s=10)
+        assert received.body == b"one"
+
+
+def test_states_of_sessions_are_read_and_written_without_a_receiver(start_server):
+    server = start_server({"s": {"RequiresSession": True}})
+    with client_of(server, "s") as client:
+        management = client.management()
+        states = [{"session-id": "a", "session-state": b"A"}, {"session-id": "b", "session-state": None}]
+        management.request("bendybus:set-session-states", {"states": states})
+        asked = {"session-ids": ["a", "b"]}
+        assert management.request("bendybus:get-session-states", asked)["states"] == states
+        client.sender().send([encode(b"x", session_id="a")], "a")
+        client.receiver(filters=session_filter("a")).receive(1, timeout_s=10)
+        with pytest.raises(SessionCannotBeLocked, match="'a'"):
+            management.request("bendybus:get-session-states", asked)
+
+
+def test_inserting_needs_the_right_to_manage(server, new_queue, kind):
+    with (
+        client_of(server, new_queue(kind), key_name="Listens", key=RULES["Listens"][0]) as client,
+        pytest.raises(Unauthorized, match="Manage"),
+    ):
+        client.management().request("bendybus:insert-messages", {"messages": [{"message": encode(b"x")}]})
 
 
 def test_they_need_the_right_to_listen(server, new_queue, kind):

@@ -33,6 +33,12 @@ def test_names_are_found_in_any_case():
     assert reading(MaxMessagesPerTrigger="7").messages_per_trigger == 7
 
 
+def test_the_size_of_an_answer_has_bounds():
+    assert reading(fetchBytes="65536").fetch_bytes == 65_536
+    with pytest.raises(ArgumentError, match="fetchBytes"):
+        reading(fetchBytes="1")
+
+
 def test_offsets_are_by_partition_or_everywhere():
     options = reading(startingOffsets='{"0": 23, "1": -1}', endingOffsets="latest")
     assert [options.starting.at(number) for number in range(3)] == [23, LATEST, EARLIEST]

@@ -1,4 +1,4 @@
-"""Nothing a user can meet goes undocumented: options, metrics, errors, properties."""
+"""Nothing a user can meet goes undocumented or untested: commands, options, metrics, errors, properties."""
 
 from __future__ import annotations
 
@@ -155,6 +155,46 @@ def test_every_extension_has_a_heading(operation):
 def test_links_between_pages_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
         assert (page.parent / target).exists(), target
+
+
+# -- what tests name ----------------------------------------------------------------------
+
+TESTS = {page: page.read_text() for page in sorted((ROOT / "tests").rglob("*.py")) if page != Path(__file__)}
+ALL_TESTS = "\n".join(TESTS.values())
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_and_each_of_its_options_is_named_by_a_test(command):
+    words = command.split()[1:]
+    assert any(
+        command in text or all(f'"{word}"' in text or f" {word} " in text for word in words)
+        for page, text in TESTS.items()
+        if page.parent.name in ("cli", "browser", "interop", "faults")
+    )
+    for parameter in COMMANDS[command].params:
+        named = [option for option in (*parameter.opts, *parameter.secondary_opts) if option.startswith("--")]
+        # Of `--raw/--no-raw`, the one that is not the default.
+        assert not named or any(re.search(rf"{each}(?![\w-])", ALL_TESTS) for each in named), named
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_every_metric_is_named_by_a_test(family):
+    assert family.name.removeprefix("bendybus_").removesuffix("_total") in ALL_TESTS
+
+
+@pytest.mark.parametrize("row", ALL, ids=lambda row: row.name)
+def test_every_property_is_named_by_a_test(row):
+    assert row.name in ALL_TESTS or row.field in ALL_TESTS
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_every_operation_of_management_is_named_by_a_test(operation):
+    assert operation in ALL_TESTS or f'"{operation.removeprefix("bendybus:")}"' in ALL_TESTS
+
+
+@pytest.mark.parametrize("option", sorted({*options.COMMON, *options.READ, *options.WRITE}))
+def test_every_option_for_spark_is_named_by_a_test(option):
+    assert option in ALL_TESTS
 
 
 # -- what the page of features claims -----------------------------------------------------

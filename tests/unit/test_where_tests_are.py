@@ -126,7 +126,8 @@ COVERS = {
     # The blocking client, against a server.
     "client/test_client.py": "client/cbs client/channel client/messages client/receiver client/refusals "
     "client/sender",
-    "client/test_extensions.py": "client/management client/requests gateway/management/extensions",
+    "client/test_extensions.py": "client/management client/requests gateway/management/extensions "
+    "gateway/management/inserting",
     # The domain: a partition is tested by commands and what comes of them.
     "unit/domain/test_properties.py": "domain/property",
     "unit/domain/test_partition_flow.py": "domain/changes domain/intake domain/messages domain/stock "
@@ -199,7 +200,8 @@ COVERS = {
     "spark/pipelines/test_capture.py": "pyspark_servicebus/pipelines/checkpoint "
     "pyspark_servicebus/pipelines/delta pyspark_servicebus/pipelines/failures "
     "pyspark_servicebus/pipelines/pipeline pyspark_servicebus/pipelines/streams",
-    "spark/pipelines/test_repartition.py": "pyspark_servicebus/pipelines/entities",
+    "spark/pipelines/test_repartition.py": "pyspark_servicebus/pipelines/entities "
+    "pyspark_servicebus/pipelines/parts pyspark_servicebus/pipelines/session_states",
     "spark/pipelines/test_replay.py": "pyspark_servicebus/pipelines/jobs",
     "spark/pipelines/test_report.py": "pyspark_servicebus/pipelines/charts "
     "pyspark_servicebus/pipelines/facts pyspark_servicebus/pipelines/page",

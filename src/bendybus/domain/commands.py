@@ -73,7 +73,8 @@ class Enqueue:
     """Store these messages, in this order, all or none. They can be locked once they are confirmed.
 
     `identities`: with duplicate detection, the identity of each message (duplicates.py).
-    `shelved`: some messages already have a sub-queue: the dead-letter queue, or the outbox with a posting.
+    `shelved`: some messages already have their place: they are deferred, in the dead-letter queue, or in the
+    outbox with a posting.
     `transfer`: messages that have arrived before are dropped. `destination`: the messages go into the
     outbox, to be sent to that entity. `numbered`: all of them are scheduled and have their numbers from
     `Reserve`. `held_elsewhere`: bytes that count towards the quota and are not in this partition; for a

@@ -16,7 +16,7 @@ __all__ = ["Parts"]
 
 
 class Parts:
-    __slots__ = ("completed", "dead_arriving", "expiry", "intake", "outbox", "stock")
+    __slots__ = ("aside_arriving", "completed", "expiry", "intake", "outbox", "stock")
 
     def __init__(
         self,
@@ -33,5 +33,5 @@ class Parts:
         )
         self.outbox = TransferOutbox(self.intake, self.stock)
         self.completed = CompletedMessages(self.stock, self.intake)
-        self.dead_arriving = 0
-        """How many unconfirmed messages are dead letters already."""
+        self.aside_arriving = 0
+        """How many unconfirmed messages are dead letters or deferred already."""

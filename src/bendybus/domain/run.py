@@ -141,3 +141,7 @@ class Run:
         index = bisect_left(self._slots, message.sequence_number, self._head, key=_number)
         assert self._slots[index] is message, f"{message} is not in its run"
         del self._slots[index]
+
+    def discard(self, messages: list[Message]) -> None:
+        """Remove these messages, which are here. Those at the front cost nothing more than themselves."""
+        self.take_these([message.sequence_number for message in messages])

@@ -116,6 +116,12 @@ class Sessions:
         session.waiting.remove(message)
         self.forget_idle(session)
 
+    def discard(self, messages: list[Message]) -> None:
+        """Remove these messages, which are here."""
+        for session, share in self._by_session(messages):
+            session.waiting.discard(share)
+            self.forget_idle(session)
+
     def _by_session(self, messages: Iterable[Message]) -> Iterable[tuple[Session, list[Message]]]:
         shares: dict[Session, list[Message]] = {}
         for message in messages:

@@ -39,7 +39,8 @@ def test_arguments_become_settings(started: list[Settings], monkeypatch: pytest.
     arguments = (
         "serve --data here --host ::1 --port 0 --admin-port 0 --stores 2 --tier premium --config c.json "
         "--namespace a --namespace b --tls-cert c.crt --tls-key c.key --stall-after 5 --development "
-        "--log-level debug"
+        "--log-level debug --jwt-issuer https://issuer --jwt-audience one --jwt-audience two "
+        "--jwt-keys k.json"
     )
     assert runner.invoke(app, arguments.split()).exit_code == 0
     assert started == [
@@ -58,6 +59,9 @@ def test_arguments_become_settings(started: list[Settings], monkeypatch: pytest.
             stall_after_s=5.0,
             development=True,
             log_level="debug",
+            jwt_issuer="https://issuer",
+            jwt_audiences=("one", "two"),
+            jwt_keys="k.json",
         )
     ]
 

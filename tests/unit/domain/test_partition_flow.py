@@ -241,3 +241,23 @@ def test_the_stores_counter_wins_over_its_last_message():
     )
     partition.restore([stored(9, MessageState.ACTIVE, SubQueue.MAIN)])
     assert partition.next_sequence_number == 2 << 48 | 100
+
+
+def test_messages_that_arrive_deferred_or_dead_are_never_offered() -> None:
+    partition = Partition(PartitionNumber(0), QueueDescription(EntityPath("q")))
+    messages = [Message(b"x", size=1) for _ in range(3)]
+    messages[1].state = MessageState.DEFERRED
+    messages[2].subqueue = SubQueue.DEAD_LETTER
+    reply, _ = partition.apply(Enqueue(messages, shelved=True), Instant(1000))
+    assert isinstance(reply, Enqueued)
+    assert partition.counts().deferred == 0, "not before they are durable"
+    partition.apply(Confirm(SequenceNumber(reply.first + 2)), Instant(1000))
+    counts, dead = partition.counts(), partition.counts(SubQueue.DEAD_LETTER)
+    assert (counts.active, counts.deferred, counts.size_bytes) == (1, 1, 2)
+    assert (dead.active, dead.size_bytes) == (1, 1)
+    assert partition.available() == 1
+    # The next ones arrive as usual.
+    reply, _ = partition.apply(Enqueue([Message(b"x", size=1)]), Instant(1000))
+    assert isinstance(reply, Enqueued)
+    partition.apply(Confirm(reply.first), Instant(1000))
+    assert partition.available() == 2

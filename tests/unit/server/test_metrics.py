@@ -208,10 +208,31 @@ def test_links_and_sessions_are_counted(server, shop):
     assert (sessions[labels(**where, state="held")], sessions[labels(**where, state="waiting")]) == (1, 1)
 
 
+def test_the_stores_show_what_they_do_and_entities_what_they_hold(server, shop):
+    shop.create_queue("kept", keep_completed_s=3600)
+    with BusClient(ClientSettings.from_connection_string(shop.connection_string)) as client:
+        client.sender("kept").send([encode(b"x" * 100)] * 3)
+    text = get(server.port)[1]
+    entity = labels(namespace=shop.name, entity="kept")
+    assert 300 < samples(text, "bendybus_size_bytes")[entity] < 1500
+    assert samples(text, "bendybus_completed_messages_forgotten_early_total")[entity] == 0
+    assert sum(samples(text, "bendybus_payload_cache_bytes").values()) >= 300
+
+    def of_its_stores(name: str) -> float:
+        found = samples(text, name).items()
+        return sum(value for where, value in found if dict(where)["namespace"] == shop.name)
+
+    assert of_its_stores("bendybus_store_commits_total") >= 1
+    assert of_its_stores("bendybus_messages_stored_total") == 3
+    assert of_its_stores("bendybus_store_failures_total") == 0
+    assert of_its_stores("bendybus_store_waiting_seconds") < 60
+
+
 def test_the_process_shows_what_it_uses(server, shop):
     text = get(server.port)[1]
     for name in ("process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds"):
         assert samples(text, name)[frozenset()] > 0
+    assert samples(text, "process_max_fds")[frozenset()] >= samples(text, "process_open_fds")[frozenset()]
     assert 0 < time.time() - samples(text, "process_start_time_seconds")[frozenset()] < 86_400
     # A namespace's key tells nothing about the process.
     with server.namespace() as other:

@@ -19,7 +19,7 @@ from bendybus.domain.run import Run
 from bendybus.domain.shelf import Waiting
 from bendybus.domain.stock import Stock
 from bendybus.errors import InvalidOperation
-from bendybus.names import Instant
+from bendybus.names import Instant, SequenceNumber
 from bendybus.session_ids import OneSession
 
 __all__ = ["purge"]
@@ -32,15 +32,16 @@ def purge(parts: Parts, command: Purge, at: Instant, changes: Changes) -> Purged
     cause = Cause(command.reason, command.description) if command.dead_letters else None
     if cause is not None and command.subqueue is not SubQueue.MAIN:
         raise InvalidOperation(f"Dead letters of '{stock.description.path}' are in the dead-letter queue.")
-    passes = _filter(stock, command)
+    session = _session(stock, command)
+    passes = _filter(command, session)
     # Messages whose locks have expired can be taken.
     stock.end_locks(at, changes)
     shelf = stock.shelves[command.subqueue]
     taken: list[Message] = []
     if MessageState.ACTIVE in command.states:
-        taken += _take(shelf.available, command, passes, command.count)
+        taken += _take(shelf.available, command, passes, command.count, session)
     if MessageState.DEFERRED in command.states:
-        taken += _take(shelf.deferred, command, passes, command.count - len(taken))
+        taken += _take(shelf.deferred, command, passes, command.count - len(taken), session)
     if MessageState.SCHEDULED in command.states and command.subqueue is SubQueue.MAIN:
         found = _chosen(shelf.scheduled, passes, command.count - len(taken))
         taken += parts.intake.cancel_scheduled([message.sequence_number for message in found])
@@ -52,12 +53,13 @@ def purge(parts: Parts, command: Purge, at: Instant, changes: Changes) -> Purged
     return Purged(len(taken), locked, more=len(taken) >= command.count)
 
 
-def _filter(stock: Stock, command: Purge) -> _Passes:
-    session = (
-        None
-        if command.session_id is None
-        else OneSession(command.session_id, exact=stock.description.exact_keys)
-    )
+def _session(stock: Stock, command: Purge) -> OneSession | None:
+    if command.session_id is None:
+        return None
+    return OneSession(command.session_id, exact=stock.description.exact_keys)
+
+
+def _filter(command: Purge, session: OneSession | None) -> _Passes:
     numbers = None if command.numbers is None else frozenset(command.numbers)
     states, since, before = command.states, command.enqueued_from, command.enqueued_before
 
@@ -73,16 +75,17 @@ def _filter(stock: Stock, command: Purge) -> _Passes:
     return passes
 
 
-def _take(waiting: Waiting, command: Purge, passes: _Passes, count: int) -> list[Message]:
+def _take(
+    waiting: Waiting, command: Purge, passes: _Passes, count: int, session: OneSession | None
+) -> list[Message]:
     if command.numbers is not None and isinstance(waiting, Run):
         named = waiting.take_these(list(islice(sorted(command.numbers), max(0, count))))
         returned = [message for message in named if not passes(message)]
         waiting.insert(returned)
         return [message for message in named if passes(message)]
-    chosen = _chosen(waiting, passes, count)
-    if chosen:
-        going = set(map(id, chosen))
-        waiting.replace([message for message in waiting if id(message) not in going])
+    candidates = waiting if session is None else waiting.in_session(session, SequenceNumber(0))
+    chosen = _chosen(candidates, passes, count)
+    waiting.discard(chosen)
     return chosen
 
 

@@ -1,4 +1,4 @@
-"""How messages enter a partition: sent, forwarded, copied from a topic, or scheduled.
+"""How messages enter a partition: sent, forwarded, copied from a topic, scheduled, or inserted.
 
 The intake numbers them and keeps them until they are durable (intake.py). Only then does `confirm` put them
 on a shelf, so a receiver never gets a message that a crash could undo.
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from bendybus.domain.changes import Changes
 from bendybus.domain.commands import CancelScheduled, Confirm, Done, Enqueue, Enqueued, Publish, Reserve
 from bendybus.domain.handlers.sessions import refuse_sessionless
-from bendybus.domain.messages import Message, SubQueue
+from bendybus.domain.messages import Message, MessageState, SubQueue
 from bendybus.domain.parts import Parts
 from bendybus.domain.stock import Stock
 from bendybus.errors import InvalidOperation
@@ -30,9 +30,15 @@ def enqueue(parts: Parts, command: Enqueue, at: Instant, changes: Changes) -> En
         return intake.schedule_numbered(messages, command.identities, stock.size_bytes, at, changes)
     enqueued = intake.enqueue(messages, command.identities, stock.size_bytes, at, changes, command.transfer)
     if command.shelved:
-        parts.dead_arriving += _count_shelved(stock, messages, SubQueue.DEAD_LETTER)
+        _count_shelved(stock, messages, SubQueue.DEAD_LETTER)
+        parts.aside_arriving += sum(map(_is_aside, messages))
         parts.outbox.arriving += _count_shelved(stock, messages, SubQueue.OUTBOX)
     return enqueued
+
+
+def _is_aside(message: Message) -> bool:
+    """Whether a message is a dead letter or deferred from the beginning."""
+    return message.subqueue is SubQueue.DEAD_LETTER or message.state is MessageState.DEFERRED
 
 
 def _count_shelved(stock: Stock, arriving: Iterable[Message], subqueue: SubQueue) -> int:
@@ -52,12 +58,12 @@ def reserve(parts: Parts, command: Reserve, at: Instant, changes: Changes) -> En
 
 def confirm(parts: Parts, command: Confirm, at: Instant, changes: Changes) -> Done:
     ready = parts.intake.confirm(command.sequence_number)
-    if parts.outbox.arriving or parts.dead_arriving:
-        elsewhere = [message for message in ready if message.subqueue is not SubQueue.MAIN]
-        ready = [message for message in ready if message.subqueue is SubQueue.MAIN]
-        dead = sum(message.subqueue is SubQueue.DEAD_LETTER for message in elsewhere)
-        parts.dead_arriving -= dead
-        parts.outbox.arriving -= len(elsewhere) - dead
+    if parts.outbox.arriving or parts.aside_arriving:
+        elsewhere = [each for each in ready if each.subqueue is SubQueue.OUTBOX or _is_aside(each)]
+        ready = [each for each in ready if each.subqueue is not SubQueue.OUTBOX and not _is_aside(each)]
+        aside = sum(map(_is_aside, elsewhere))
+        parts.aside_arriving -= aside
+        parts.outbox.arriving -= len(elsewhere) - aside
         parts.stock.put_back(elsewhere, changes)
     if ready:
         parts.stock.arrive(ready, changes)

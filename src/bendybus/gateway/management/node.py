@@ -25,6 +25,7 @@ from bendybus.gateway.management import (
     extensions,
     filter_rules,
     filtering,
+    inserting,
     locks,
     messages,
     replaying,
@@ -48,6 +49,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     **extensions.OPERATIONS,
     **filtering.OPERATIONS,
     **replaying.OPERATIONS,
+    **inserting.OPERATIONS,
 }
 
 
