@@ -113,6 +113,19 @@ async def test_after_a_silence_a_broker_asks_its_stores_whether_they_are_still_i
         assert not cluster["b"].owns
 
 
+async def test_an_entity_that_a_new_owner_has_created_tells_the_former_owner_that_it_was_displaced() -> None:
+    # Found by seed 20261116489 of three brokers: all were silent, and another one was the first to be heard again.
+    async with nodes("ab") as cluster:
+        cluster["b"].cut()
+        await cluster.pass_time()
+        await cluster["a"].broker.queues.create(queue("orders"))
+        await cluster["b"].node.look()
+        cluster["b"].node._was_silent = False
+        await cluster["b"].node.round()
+        assert not cluster["b"].owns
+        assert known(cluster["b"]) == {"orders"}
+
+
 @pytest.mark.row("N-05")
 async def test_a_broker_that_drains_owns_nothing_and_serves_its_clients(
     monkeypatch: pytest.MonkeyPatch,
