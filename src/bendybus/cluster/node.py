@@ -250,8 +250,8 @@ class Node:
         try:
             await self._follow(view)
         except StoreError:
-            # The catalog lists a partition that a store of ours does not have. If another broker has taken the
-            # store and created the partition there, the store says so.
+            # The catalog lists a partition that a store of ours does not have. If another broker has taken
+            # the store and created the partition there, the store says so.
             await self._ownership.check()
             await self._follow(view)
 

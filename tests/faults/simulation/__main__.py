@@ -50,7 +50,11 @@ KEPT = (
 # The same for clusters, by the number of brokers.
 KEPT_OF_CLUSTERS: dict[int, tuple[int, ...]] = {
     2: (*range(6), 8, 112),
-    3: (*range(6), 19, 25, 44, 62, 77, 94, 105),
+    3: (
+        *range(6),
+        *(19, 25, 44, 62, 77, 94, 105),
+        *(20261116426, 20261116438, 20261116489, 20261116535, 20261116663),
+    ),
     4: (*range(4),),
 }
 

@@ -114,7 +114,7 @@ async def test_after_a_silence_a_broker_asks_its_stores_whether_they_are_still_i
 
 
 async def test_an_entity_that_a_new_owner_has_created_tells_the_former_owner_that_it_was_displaced() -> None:
-    # Found by seed 20261116489 of three brokers: all were silent, and another one was the first to be heard again.
+    # Found by seed 20261116489 of three brokers: all were silent, and another one was heard again first.
     async with nodes("ab") as cluster:
         cluster["b"].cut()
         await cluster.pass_time()
