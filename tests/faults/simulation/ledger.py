@@ -185,6 +185,8 @@ class Ledger:
         """Partitions that have changed since the broker's memory was last compared with them."""
         self.sent = self.acknowledged = self.delivered = self.completed = 0
         self.keeping = Keeping(world, plan)
+        self.late = 0
+        """Deliveries of settled messages that a fault explains."""
         self.jumped_at = -1.0
         """When somebody set the clock."""
         self._plan = plan
@@ -319,9 +321,12 @@ class Ledger:
         if not letter.durable:
             self.violate(Invariant.PHANTOM, f"{letter} at {arrival.sequence_number:#x}")
         letter.seen_in = arrival.subqueue
-        late = self.world.now > letter.removed_at + ON_THE_WIRE_S and not self.may_be_late(letter.removed_at)
-        if letter.removed and not letter.doubtful and late:
-            self.violate(Invariant.RESURRECTED, f"{letter} was delivered at {arrival.sequence_number:#x}")
+        if letter.removed and not letter.doubtful and self.world.now > letter.removed_at + ON_THE_WIRE_S:
+            if self.may_be_late(letter.removed_at):
+                self.late += 1
+                self.world.note(f"{letter} was settled {self.world.now - letter.removed_at:.3f} s ago")
+            else:
+                self.violate(Invariant.RESURRECTED, f"{letter} was delivered at {arrival.sequence_number:#x}")
         if not letter.doubtful and not self.may_be_late(letter.settled_at):
             self._check_traces(letter, arrival)
             self._check_rest(letter, arrival)

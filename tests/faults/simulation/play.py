@@ -182,6 +182,7 @@ class Play(ABC):
                 "acknowledged": ledger.acknowledged,
                 "deliveries": ledger.delivered,
                 "completed": ledger.completed,
+                "deliveries of what was settled, explained by a fault": ledger.late,
                 "replays": ledger.keeping.replays,
                 "put back by them": ledger.keeping.came_back_count,
                 "forgotten in time": ledger.keeping.forgotten_count,
