@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
 from bendybus.broker import attempts, forwarding, partition_host, partition_lifecycle, queue, writer
 from bendybus.cluster import ownership
-from bendybus.domain import fanout, partition, run, stock
+from bendybus.domain import completed, fanout, partition, run, stock
 from bendybus.domain.changes import Changes
 from bendybus.domain.commands import Enqueued, Transferred
 from bendybus.domain.effects import (
@@ -27,7 +27,8 @@ from bendybus.domain.effects import (
     SaveSessionState,
     UpdateMessages,
 )
-from bendybus.domain.messages import Message
+from bendybus.domain.messages import Message, SubQueue
+from bendybus.domain.range_commands import Replay
 from bendybus.names import Instant, SequenceNumber
 from bendybus.store import memory
 from bendybus.store.protocol import PartitionChanges
@@ -39,7 +40,7 @@ __all__ = ["CLUSTER_MUTANTS", "MUTANTS", "Mutant"]
 LOST, RESURRECTED, DUPLICATED = Invariant.LOST, Invariant.RESURRECTED, Invariant.DUPLICATED
 DISORDERED, PHANTOM, SHARED = Invariant.DISORDERED, Invariant.PHANTOM, Invariant.SHARED
 FORGOTTEN, TORN, MISCOUNTED = Invariant.FORGOTTEN, Invariant.TORN, Invariant.MISCOUNTED
-UNEXPECTED, TWO_OWNERS = Invariant.UNEXPECTED, Invariant.TWO_OWNERS
+UNEXPECTED, TWO_OWNERS, STUCK = Invariant.UNEXPECTED, Invariant.TWO_OWNERS, Invariant.STUCK
 
 Mutate = Callable[[pytest.MonkeyPatch], None]
 
@@ -150,6 +151,51 @@ def sends_what_a_lost_partition_had_lent(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(partition_host.PartitionHost, "held_among", lambda self, tokens, at: set(tokens))
 
 
+def does_not_keep(patch: pytest.MonkeyPatch) -> None:
+    def finish(self: Any, messages: list[Message], at: Instant, changes: Changes) -> None:
+        self._stock.remove(messages, changes)
+
+    patch.setattr(completed.CompletedMessages, "finish", finish)
+
+
+def forgets_too_early(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(completed.CompletedMessages, "_keep_ms", property(lambda self: 1000))
+
+
+def never_forgets(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(completed.CompletedMessages, "forget_old", lambda self, at, changes: None)
+
+
+def puts_back_what_nobody_asked_for(patch: pytest.MonkeyPatch) -> None:
+    """A replay of one session, key or number puts everything back."""
+    put_back = completed.CompletedMessages.put_back
+
+    def generous(self: Any, command: Replay, at: Instant, changes: Changes) -> Any:
+        return put_back(self, replace(command, session_id=None, numbers=None, count=1000), at, changes)
+
+    patch.setattr(completed.CompletedMessages, "put_back", generous)
+
+
+def puts_back_without_a_trace_on_disk(patch: pytest.MonkeyPatch) -> None:
+    """What was put back is still kept after a restart, and can be put back again."""
+    add = writer._add
+
+    def forgetful(changes: Any, effect: Any) -> None:
+        if isinstance(effect, UpdateMessages):
+            effect = UpdateMessages([each for each in effect.messages if not _was_put_back(each)])
+        add(changes, effect)
+
+    patch.setattr(writer, "_add", forgetful)
+
+
+def _was_put_back(message: Message) -> bool:
+    return bool(message.row_id) and message.subqueue is SubQueue.MAIN and not message.delivery_count
+
+
+def hands_out_what_rests(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(stock.Stock, "_rests", lambda self, message, until: False)
+
+
 # -- of a cluster ---------------------------------------------------------------------------
 
 
@@ -226,10 +272,16 @@ MUTANTS: dict[str, Mutant] = {
     "leaves copies in the partition of the old key": Mutant(
         leaves_copies_in_the_partition_of_the_old_key, (UNEXPECTED,), seed=1
     ),
-    "puts back at the end": Mutant(puts_back_at_the_end, (DISORDERED,), seed=517),
+    "puts back at the end": Mutant(puts_back_at_the_end, (DISORDERED,)),
     "does not note what a partition has for receivers": Mutant(
         does_not_note_what_a_partition_has, (MISCOUNTED,), seed=0
     ),
+    "does not keep completed messages": Mutant(does_not_keep, (LOST,), seed=1),
+    "forgets completed messages too early": Mutant(forgets_too_early, (LOST,), seed=1),
+    "never forgets completed messages": Mutant(never_forgets, (STUCK,), seed=1),
+    "puts back what nobody asked for": Mutant(puts_back_what_nobody_asked_for, (RESURRECTED,), seed=1),
+    "puts back without a trace on disk": Mutant(puts_back_without_a_trace_on_disk, (MISCOUNTED,)),
+    "hands out what rests": Mutant(hands_out_what_rests, (FORGOTTEN,), seed=1),
     "ends locks early": Mutant(ends_locks_early, (SHARED,), seed=12),
     "sends what a lost partition had lent": Mutant(
         sends_what_a_lost_partition_had_lent, (RESURRECTED, SHARED), seed=56

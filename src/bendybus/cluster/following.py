@@ -19,6 +19,7 @@ from msgspec import Raw
 from bendybus.broker.broker import Broker
 from bendybus.broker.departure import send_off
 from bendybus.broker.entity import Entity
+from bendybus.broker.lifecycle import StoreState
 from bendybus.broker.openers import description_of
 from bendybus.broker.partition_host import PartitionHost
 from bendybus.broker.placing import PartitionClaims, drop_partitions, make_partitions
@@ -284,8 +285,10 @@ class Following:
         entities = self._entities
         entity = entities.look_up(record.path)
         if entity is None:
+            # A store that is away may be another broker's by now, and have partitions that we do not know.
+            away = [store.name for store in entities.stores if store.state is StoreState.AWAY]
             # Until it is open, its partitions are kept for it.
-            entity = entities.open(record, self._made.get(record.path, {}))
+            entity = entities.open(record, self._made.get(record.path, {}), away)
             self._take_claims(record.path)
             entities.tell_of(entity)
         elif entity.updated_at != record.updated_at or entities.record(record.path) != record:

@@ -33,7 +33,7 @@ from bendybus.cluster.membership import (
     wanted_owners,
 )
 from bendybus.cluster.ownership import Ownership
-from bendybus.errors import BrokerError, ConfigError, InvalidOperation, StoreUnavailable
+from bendybus.errors import BrokerError, ConfigError, InvalidOperation, StoreError, StoreUnavailable
 from bendybus.store.catalog import SharedCatalog
 from bendybus.store.roster import BrokerRow, Roster, RosterView
 
@@ -247,6 +247,16 @@ class Node:
                 "this broker was silent for more than %g s: others may have replaced it", DEAD_AFTER_S
             )
             await self._ownership.check()
+        try:
+            await self._follow(view)
+        except StoreError:
+            # The catalog lists a partition that a store of ours does not have. If another broker has taken
+            # the store and created the partition there, the store says so.
+            await self._ownership.check()
+            await self._follow(view)
+
+    async def _follow(self, view: RosterView) -> None:
+        assert self._ownership is not None
         await self._lead(view)
         await self._tell_unreached()
         await self._ownership.settle(self._wanted(view), living(view).keys())

@@ -28,6 +28,11 @@ __all__ = ["empty_everything"]
 ROUNDS = 8
 ROUND_S = 10.0
 
+# Kept messages are forgotten with the ticks of a partition, at most once a second; the clock may be set back.
+FORGOTTEN_WITHIN_S = 10.0
+# Whoever puts messages back can be late by so much.
+REPLAY_MS = 2_000
+
 # A count and a peek of the same moment say the same; it may take a few to have one.
 ATTEMPTS = 5
 
@@ -42,13 +47,26 @@ async def empty_everything(simulation: Play) -> None:
     client = await Client.connect(simulation.endpoint(simulation.world.random))
     last = _Last(simulation, client)
     await last.count_everything()
+    replayed = not any(each.keep_completed_s for each in simulation.plan.sources)
     for _ in range(ROUNDS):
         await last.take_everything()
-        if not any(letter.spots for letter in simulation.ledger.letters.values()):
-            break
+        if not any(letter.live for letter in simulation.ledger.letters.values()):
+            if replayed:
+                break
+            replayed = True
+            await last.replay_everything()
         await asyncio.sleep(ROUND_S)
+    await _until_forgotten(simulation)
     simulation.ledger.close()
     client.cut()
+
+
+async def _until_forgotten(simulation: Play) -> None:
+    """Kept messages are gone when their time is over."""
+    ledger, world = simulation.ledger, simulation.world
+    left = ledger.keeping.left_over(ledger.letters)
+    ends_ms = max((ledger.keeping.ends_ms(spot) for spot in left), default=world.wall_ms)
+    await asyncio.sleep(max(0, ends_ms - world.wall_ms) / 1000 + (FORGOTTEN_WITHIN_S if left else 0.0))
 
 
 def _count(queue: Queue, subqueue: SubQueue) -> int:
@@ -78,7 +96,7 @@ class _Last:
         broker = self._simulation.server.broker
         assert broker is not None
         for source in tuple(broker.entities.sources()):
-            for subqueue, suffix in SUFFIXES.items():
+            for subqueue, suffix in (*SUFFIXES.items(), (SubQueue.COMPLETED, "/$completed")):
                 await self._count(source, subqueue, f"{source.path}{suffix}")
 
     async def _count(self, source: Queue, subqueue: SubQueue, address: str) -> None:
@@ -112,6 +130,25 @@ class _Last:
                 found.append((number, state))
             start = found[-1][0] + 1
 
+    # -- putting back ------------------------------------------------------------------
+
+    async def replay_everything(self) -> None:
+        """All that is kept, and will be for a while, can be had again."""
+        keeping, world = self._ledger.keeping, self._simulation.world
+        for entity in [each.path for each in self._simulation.plan.sources if each.keep_completed_s]:
+            kept = [each for each in keeping.left_over(self._ledger.letters) if each.entity == entity]
+            requester = await self._requester(entity)
+            replay = keeping.ask(entity, lambda letter: True)
+            answer = await requester.ask("bendybus:replay", {})
+            assert answer.application_properties["statusCode"] == 200, f"{entity}: {answer}"
+            assert isinstance(answer.value, dict)
+            count = answer.value["count"]
+            assert isinstance(count, int)
+            self._ledger.answer_replay(replay, count)
+            due = [each for each in kept if keeping.ends_ms(each) > world.wall_ms + REPLAY_MS]
+            if count < len(due):
+                self._ledger.violate(Invariant.STUCK, f"{entity}: {len(due)} kept, {count} put back")
+
     # -- taking ------------------------------------------------------------------------
 
     async def take_everything(self) -> None:
@@ -136,12 +173,12 @@ class _Last:
                 message = decode_message(delivery.payload)
                 letter = self._ledger.arrive(arrival_of(message, address, receiver, in_order=True))
                 if letter is not None:
-                    self._ledger.ask_removal(letter, delivery)
+                    self._ledger.ask_removal(letter, delivery, address)
                     letters.append((letter, delivery))
             outcomes = await receiver.settled_as([delivery for _, delivery in letters])
-            for (letter, _), outcome in zip(letters, outcomes, strict=True):
+            for (letter, delivery), outcome in zip(letters, outcomes, strict=True):
                 if isinstance(outcome, Accepted):
-                    self._ledger.remove(letter)
+                    self._ledger.remove(letter, delivery)
                 else:
                     self._ledger.violate(Invariant.STUCK, f"{letter} cannot be completed: {outcome}")
         receiver.detach()
@@ -195,10 +232,10 @@ class _Last:
             if letter is None:
                 continue
             token = entry["lock-token"]
-            self._ledger.ask_removal(letter, token)
+            self._ledger.ask_removal(letter, token, address)
             done = await requester.ask(
                 "com.microsoft:update-disposition",
                 {"disposition-status": "completed", "lock-tokens": Array(type(token), [token]), **named},
             )
             if done.application_properties["statusCode"] == 200:
-                self._ledger.remove(letter)
+                self._ledger.remove(letter, token)

@@ -5,7 +5,8 @@ commit, what is on disk now. Whatever is not answered may have happened or not,
 and both are right. A message that was accepted is somewhere, in exactly one
 place, until somebody has asked to remove it; once that was answered it is never
 seen again. Nobody is shown a message that is not on disk. What was sent together
-is there together. The broker's memory against the disks: mirror.py.
+is there together. The broker's memory against the disks: mirror.py. Completed
+messages that are kept, and come back: keeping.py.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from enum import Enum
 
 from bendybus.amqp.message import read_properties, scan
 from bendybus.domain.messages import Message, MessageState, SubQueue
+from bendybus.domain.resting import delay_ms
 from bendybus.domain.routing import partition_of
 from bendybus.envelope import Stored
 from bendybus.names import PARTITION_SHIFT
 from bendybus.store.protocol import PartitionKey
+from faults.simulation.keeping import Keeping, Replay
 from faults.simulation.plan import Lane, Plan
 from faults.simulation.stores import VirtualStore
 from faults.simulation.world import World
@@ -60,6 +63,8 @@ class Spot:
     state: MessageState
     sequence_number: int
     delivery_count: int
+    completed_at: int | None = None
+    """Of one that is kept after its completion."""
 
 
 @dataclass(slots=True, eq=False)
@@ -109,6 +114,29 @@ class Letter:
     """A commit that held it was reported as failed, so that it may have been sent again elsewhere."""
     held_by: tuple[object, int, float] | None = None
     """Link, end of the lock by the wall clock, and since when."""
+    rests: tuple[str, int, float] | None = None
+    """Where it was abandoned, until when it rests by the wall clock at least, and since when."""
+    life: int = 0
+    """How often it came back after it was completed."""
+    kept_in_life: int = -1
+    """The last life after which it was kept."""
+    asked_in: dict[object, tuple[int, str | None]] = field(default_factory=dict)
+    """Who has asked to remove it, in which life, and the entity that is to keep it then."""
+    comebacks: list[list[Replay]] = field(default_factory=list)
+    """The replays that may have put it back, each time."""
+
+    @property
+    def live(self) -> list[Spot]:
+        """Where it is, but for the place where completed messages are kept."""
+        return [spot for spot in self.spots.values() if spot.subqueue is not SubQueue.COMPLETED]
+
+    def begin_again(self) -> None:
+        """It was completed, kept, and put back: nothing of its former life counts."""
+        self.life += 1
+        self.removed = False
+        self.removals.clear()
+        self.failures.clear()
+        self.settled_as = self.asked_by = self.held_by = self.rests = None
 
     def __str__(self) -> str:
         return f"{self.id} in {self.lane.name}"
@@ -156,6 +184,11 @@ class Ledger:
         self.dirty: dict[tuple[VirtualStore, PartitionKey], None] = {}
         """Partitions that have changed since the broker's memory was last compared with them."""
         self.sent = self.acknowledged = self.delivered = self.completed = 0
+        self.keeping = Keeping(world, plan)
+        self.late = 0
+        """Deliveries of settled messages that a fault explains."""
+        self.jumped_at = -1.0
+        """When somebody set the clock."""
         self._plan = plan
         self._ids: dict[tuple[str, int], str] = {}
         self._lanes: dict[tuple[str, str], Lane] = {
@@ -165,6 +198,9 @@ class Ledger:
             for entity in lane.entities
         }
         self._topics = {topic.path for topic in plan.topics}
+        self._resting = {
+            each.path: each for each in (*plan.queues, *plan.subscriptions) if each.retry_delay_s
+        }
         self._fronts: dict[tuple[object, int], tuple[int, float]] = {}
         self._streams: dict[tuple[str, str], int] = {}
         self._batches: dict[Batch, None] = {}
@@ -219,13 +255,23 @@ class Ledger:
         batch.allowed = False
         self._batches[batch] = None
 
-    def ask_removal(self, letter: Letter, who: object) -> None:
+    def ask_removal(self, letter: Letter, who: object, completed_in: str | None = None) -> None:
+        """`completed_in`: the entity, if it is a receiver that has processed the message."""
         letter.removals.add(who)
+        keeps = completed_in is not None and self.keeping.keeps(completed_in)
+        kept_in = completed_in if keeps and letter.seen_in is SubQueue.MAIN else None
+        letter.asked_in[who] = letter.life, kept_in
         letter.asked_at = self.world.now
         letter.settled_as = None
 
-    def remove(self, letter: Letter) -> None:
-        """Answered: it is gone for good."""
+    def remove(self, letter: Letter, who: object) -> None:
+        """Answered: it is gone for good, unless it is kept and somebody puts it back."""
+        life, kept_in = letter.asked_in[who]
+        if life != letter.life:
+            # It came back before the answer did.
+            return
+        if kept_in is not None and letter.kept_in_life != life and not letter.doubtful:
+            self.violate(Invariant.LOST, f"{letter} was completed and is not kept in {kept_in}")
         if not letter.removed:
             letter.removed, letter.removed_at = True, self.world.now
             self.completed += 1
@@ -242,6 +288,15 @@ class Ledger:
         # Among dead letters nothing is counted: there is nowhere to go from there.
         if how is None and letter.seen_in is not SubQueue.DEAD_LETTER:
             letter.failures[entity] = letter.failures.get(entity, 0) + 1
+
+    def rest(self, letter: Letter, entity: str, asked_ms: int, asked_at: float) -> None:
+        """Answered: it was abandoned, and is to rest if its entity says so."""
+        if entity in self._resting:
+            for_ms = delay_ms(self._resting[entity], letter.failures.get(entity, 1))
+            letter.rests = entity, asked_ms + for_ms, asked_at
+
+    def answer_replay(self, replay: Replay, count: int) -> None:
+        self._complain(Invariant.FORGOTTEN, self.keeping.answer(replay, count))
 
     def fault(self) -> None:
         """Memory is thrown away, and locks with it, though whoever has some may not have heard so yet."""
@@ -266,11 +321,15 @@ class Ledger:
         if not letter.durable:
             self.violate(Invariant.PHANTOM, f"{letter} at {arrival.sequence_number:#x}")
         letter.seen_in = arrival.subqueue
-        late = self.world.now > letter.removed_at + ON_THE_WIRE_S and not self.may_be_late(letter.removed_at)
-        if letter.removed and not letter.doubtful and late:
-            self.violate(Invariant.RESURRECTED, f"{letter} was delivered at {arrival.sequence_number:#x}")
+        if letter.removed and not letter.doubtful and self.world.now > letter.removed_at + ON_THE_WIRE_S:
+            if self.may_be_late(letter.removed_at):
+                self.late += 1
+                self.world.note(f"{letter} was settled {self.world.now - letter.removed_at:.3f} s ago")
+            else:
+                self.violate(Invariant.RESURRECTED, f"{letter} was delivered at {arrival.sequence_number:#x}")
         if not letter.doubtful and not self.may_be_late(letter.settled_at):
             self._check_traces(letter, arrival)
+            self._check_rest(letter, arrival)
         if arrival.locked_until_ms is not None:
             self._check_lock(letter, arrival, arrival.locked_until_ms)
             if not self.may_be_late(letter.asked_at):
@@ -295,6 +354,17 @@ class Ledger:
                 Invariant.FORGOTTEN,
                 f"{letter} was abandoned {failures} times and counts {arrival.delivery_count}",
             )
+
+    def _check_rest(self, letter: Letter, arrival: Arrival) -> None:
+        """What was abandoned with a delay is not handed out before. Locks and rests end together."""
+        rests, letter.rests = letter.rests, None
+        if rests is None or arrival.subqueue is not SubQueue.MAIN or arrival.state is not MessageState.ACTIVE:
+            return
+        entity, until_ms, since = rests
+        early_ms = until_ms - LOCK_TOLERANCE_MS - self.world.wall_ms
+        excused = self._fault_since(since) or self.jumped_at >= since
+        if entity == arrival.entity and early_ms > 0 and not excused:
+            self.violate(Invariant.FORGOTTEN, f"{letter} was to rest for {early_ms} ms more")
 
     def _check_lock(self, letter: Letter, arrival: Arrival, until_ms: int) -> None:
         if until_ms < self.world.wall_ms:
@@ -351,6 +421,7 @@ class Ledger:
                     message.state,
                     message.sequence_number,
                     message.delivery_count,
+                    None if message.amendment is None else message.amendment.completed_at,
                 )
                 known = before.get(message.row_id)
                 if known is not None and known[1] == spot:
@@ -362,17 +433,29 @@ class Ledger:
                     continue
                 now[message.row_id] = letters, spot
                 for letter in letters:
+                    if known is not None:
+                        self._pass_on(letter, known[1], spot)
                     letter.spots[store.name, key, message.row_id] = spot
                     self._found(letter, spot)
                     # Who sent it may have been told that it failed, and sent it elsewhere.
                     letter.doubtful = letter.doubtful or (store.late and known is None)
                     touched[letter] = None
             self._partitions[store.name, key] = now
-        for place, (letters, _) in before.items():
+        for place, (letters, last) in before.items():
             if place not in now:
                 for letter in letters:
+                    if last.subqueue is SubQueue.COMPLETED and contents is not None:
+                        self._complain(Invariant.LOST, self.keeping.forgotten(letter, last))
                     del letter.spots[store.name, key, place]
                     touched[letter] = None
+
+    def _pass_on(self, letter: Letter, before: Spot, now: Spot) -> None:
+        if before.subqueue is SubQueue.COMPLETED and now.subqueue is not SubQueue.COMPLETED:
+            self._complain(Invariant.RESURRECTED, self.keeping.came_back(letter, now.entity))
+
+    def _complain(self, kind: Invariant, what: str | None) -> None:
+        if what is not None:
+            self.violate(kind, what)
 
     def _letters_of(self, message_id: str, entity: str) -> list[Letter]:
         """Whose this is: what waits in a topic for its time is every lane's."""
@@ -395,6 +478,8 @@ class Ledger:
 
     def _found(self, letter: Letter, spot: Spot) -> None:
         letter.durable = True
+        if spot.subqueue is SubQueue.COMPLETED:
+            letter.kept_in_life = letter.life
         if spot.subqueue is SubQueue.OUTBOX or spot.entity in self._topics:
             return
         first = spot.entity not in letter.been_at
@@ -425,14 +510,15 @@ class Ledger:
 
     def _check(self, letter: Letter) -> None:
         """Whether this one is where it has to be, given what is known."""
-        kept = sum(map(letter.keeps, letter.spots.values()))
+        live = sum(map(letter.keeps, letter.live))
+        kept = live + len(letter.spots) - len(letter.live)
         if letter.batch is not None and not letter.batch.allowed and letter.durable:
             self.violate(Invariant.TORN, f"{letter} is there, and {letter.batch.name} was never committed")
         if kept > 1 and not letter.doubtful:
             self.violate(Invariant.DUPLICATED, f"{letter}: {list(letter.spots.values())}")
-        elif kept and letter.removed and not letter.doubtful:
+        elif live and letter.removed and not letter.doubtful:
             self.violate(Invariant.RESURRECTED, f"{letter}: {list(letter.spots.values())}")
-        elif not kept and letter.accepted and not letter.removals and not letter.removed:
+        elif not live and letter.accepted and not letter.removals and not letter.removed:
             expired = letter.expires_ms is not None and letter.expires_ms <= self.world.wall_ms
             if not expired and not letter.lane.optional:
                 self.violate(Invariant.LOST, f"{letter}")
@@ -441,7 +527,7 @@ class Ledger:
         done = [letter.durable for letter in batch.sent]
         # Of one that somebody else wanted to remove, too, nobody can say who did.
         removed = [each for each in batch.removed if not each.doubtful and each.removals <= {batch}]
-        done += [not letter.spots and batch in letter.removals for letter in removed]
+        done += [not letter.live and batch in letter.removals for letter in removed]
         if any(done):
             del self._batches[batch]
             if not all(done):

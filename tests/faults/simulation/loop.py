@@ -98,10 +98,13 @@ class Loop(asyncio.BaseEventLoop):
         self.alive = False
         self._ready.clear()
         self._scheduled.clear()
+        # Whoever cleans up asks for the loop; without one it would fail, and somebody would log that.
+        events._set_running_loop(self)
         for task in tuple(self._tasks):
             task._log_destroy_pending = False
             with contextlib.suppress(BaseException):
                 task.get_coro().close()
+        events._set_running_loop(None)
         self._tasks.clear()
         self._ready.clear()
         self._scheduled.clear()

@@ -1,8 +1,8 @@
 """The broker's memory against the disks: when a store has nothing left to do, both say the same.
 
 Every loaded partition has each message of its store once, in the same state, and
-its counts and sizes are those of what a peek finds. Its queue knows whether it has
-something for receivers. Looked at whenever a partition
+its counts and sizes are those of what a peek finds. What waits is in the order of its
+numbers. Its queue knows whether it has something for receivers. Looked at whenever a partition
 has changed and its writer is idle, and everywhere when a life ends.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 from typing import Any
 
 from bendybus.broker.broker import Broker
@@ -19,13 +20,14 @@ from bendybus.broker.partition_host import PartitionHost
 from bendybus.domain.commands import Given, Peek
 from bendybus.domain.messages import Message, MessageState, SubQueue
 from bendybus.domain.partition import Partition
+from bendybus.domain.sessions import Sessions
 from bendybus.names import Instant, SequenceNumber
 from faults.simulation.ledger import Invariant, Ledger
 from faults.simulation.stores import VirtualStore
 
 __all__ = ["compare"]
 
-PEEKED = (SubQueue.MAIN, SubQueue.DEAD_LETTER, SubQueue.TRANSFER_DEAD_LETTER)
+PEEKED = (SubQueue.MAIN, SubQueue.DEAD_LETTER, SubQueue.TRANSFER_DEAD_LETTER, SubQueue.COMPLETED)
 
 
 def compare(
@@ -62,6 +64,7 @@ def _compare(ledger: Ledger, host: Host[Any], store: VirtualStore, key: Any) -> 
         )
     elif isinstance(host, PartitionHost) and host.partition is not None:
         _compare_counts(ledger, host, host.partition)
+        _check_order(ledger, host, host.partition)
 
 
 def _compare_counts(ledger: Ledger, host: PartitionHost, partition: Partition) -> None:
@@ -72,7 +75,8 @@ def _compare_counts(ledger: Ledger, host: PartitionHost, partition: Partition) -
         told = (counts.active, counts.deferred, counts.scheduled)
         if told != found:
             ledger.violate(Invariant.MISCOUNTED, f"{host}/{subqueue.name}: counts {told}, peek finds {found}")
-        served = host.availability is Availability.AVAILABLE
+        # Nobody receives what is kept.
+        served = host.availability is Availability.AVAILABLE and subqueue is not SubQueue.COMPLETED
         if served and partition.available(subqueue) and host not in host.queue.stocked(subqueue):
             ledger.violate(Invariant.MISCOUNTED, f"{host}/{subqueue.name}: no receiver would ask it")
         size = sum(message.size for message in reply.messages)
@@ -80,6 +84,22 @@ def _compare_counts(ledger: Ledger, host: PartitionHost, partition: Partition) -
             ledger.violate(
                 Invariant.MISCOUNTED, f"{host}/{subqueue.name}: {counts.size_bytes} bytes, peek finds {size}"
             )
+
+
+def _check_order(ledger: Ledger, host: PartitionHost, partition: Partition) -> None:
+    """Whatever was put back is where it was taken (P-26)."""
+    for subqueue, shelf in partition._parts.stock.shelves.items():
+        for waiting in shelf._runs.values():
+            runs = [waiting]
+            if isinstance(waiting, Sessions):
+                runs = [session.waiting for session in waiting._known.values()]
+            for run in runs:
+                numbers = [message.sequence_number for message in run]
+                if any(before >= after for before, after in pairwise(numbers)):
+                    found = ", ".join(map(hex, numbers))
+                    ledger.violate(
+                        Invariant.DISORDERED, f"{host}/{subqueue.name}: {found} wait in this order"
+                    )
 
 
 def _tally(messages: Iterable[Message]) -> tuple[int, int, int]:

@@ -178,12 +178,14 @@ class Peer:
         self, receiver: Receiver, letter: Letter, delivery: Delivery, outcome: DeliveryState, entity: str
     ) -> asyncio.Future[DeliveryState | None]:
         if outcome is COMPLETE:
-            self.ledger.ask_removal(letter, delivery)
+            self.ledger.ask_removal(letter, delivery, entity)
+        world = self.simulation.world
+        asked = letter.life, world.wall_ms, world.now
         letter.settled_as, letter.asked_by = None, delivery
         # From now on another may get it, though we have not heard so yet.
         letter.held_by = None
         (answer,) = receiver.settle([delivery], outcome)
-        answer.add_done_callback(partial(self._settled, letter, delivery, outcome, entity))
+        answer.add_done_callback(partial(self._settled, letter, delivery, outcome, entity, asked))
         return answer
 
     def _settled(
@@ -192,17 +194,26 @@ class Peer:
         delivery: Delivery,
         asked: DeliveryState,
         entity: str,
+        when: tuple[int, int, float],
         answer: asyncio.Future[DeliveryState | None],
     ) -> None:
+        """`when`: the life of the message, the wall clock and the time, when it was asked for."""
+        life, asked_ms, asked_at = when
         if answer.cancelled() or answer.exception() is not None:
             return
         outcome = answer.result()
         if type(outcome) is not type(asked) or getattr(outcome, "error", None) is not None:
             self._refused(outcome)
         elif asked is COMPLETE:
-            self.ledger.remove(letter)
+            self.ledger.remove(letter, delivery)
+        elif letter.life != life:
+            # It was completed, kept and put back before the answer came.
+            return
         elif asked is ABANDON:
+            is_last = letter.asked_by is delivery
             self.ledger.settle(letter, None, entity, delivery)
+            if is_last:
+                self.ledger.rest(letter, entity, asked_ms, asked_at)
         elif asked is DEFER:
             self.ledger.settle(letter, MessageState.DEFERRED, entity, delivery)
         elif asked is DEAD_LETTER:

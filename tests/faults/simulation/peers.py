@@ -25,6 +25,7 @@ from faults.simulation.peer import (
 )
 from faults.simulation.plan import COLOURS
 from faults.simulation.receiving_peers import HolderPeer, LookerPeer, ReceiverPeer
+from faults.simulation.replaying_peer import ReplayerPeer
 from faults.simulation.sending_peers import SenderPeer, TransactorPeer
 from fix_client import Client, LinkRefused
 
@@ -87,6 +88,7 @@ PEERS: dict[str, Callable[[Any, str, str], Peer]] = {
     "receiver": ReceiverPeer,
     "holder": HolderPeer,
     "looker": LookerPeer,
+    "replayer": ReplayerPeer,
     "transactor": TransactorPeer,
     "manager": ManagerPeer,
     "changer": ChangerPeer,

@@ -74,6 +74,7 @@ class Plan:
             weather=_weather(dice),
         )
         _Planner(plan, dice).plan()
+        _refine(plan, dice)
         if plan.tier is Tier.PREMIUM:
             # The namespace decides (P-09).
             plan.queues = [replace(each, enable_partitioning=None) for each in plan.queues]
@@ -86,8 +87,13 @@ class Plan:
         owner = next(each for each in described if each.path in (entity, entity.partition("/")[0]))
         return self.tier.partition_count(enable_partitioning=owner.enable_partitioning)
 
+    @property
+    def sources(self) -> list[QueueDescription]:
+        """What can be received from."""
+        return [*self.queues, *self.subscriptions]
+
     def describe(self, path: str) -> QueueDescription:
-        return next(each for each in [*self.queues, *self.subscriptions] if each.path == path)
+        return next(each for each in self.sources if each.path == path)
 
 
 def _weather(dice: random.Random) -> Weather:
@@ -107,6 +113,37 @@ def _weather(dice: random.Random) -> Weather:
         outage_every_s=sometimes(0.3, 5, 20),
         jump_every_s=sometimes(0.3, 5, 20),
     )
+
+
+# How long entities keep completed messages, and let abandoned ones rest: seconds.
+KEEP_S = (3, 15, 45)
+REST_S = (0.5, 1, 3)
+REST_MAX_S = 6
+
+
+def _refine(plan: Plan, dice: random.Random) -> None:
+    """Some entities keep what was completed, and let rest what was abandoned.
+
+    The dice are a copy: nothing that is thrown later depends on this.
+    """
+    copy = random.Random()
+    copy.setstate(dice.getstate())
+
+    def refined(each: Any) -> Any:
+        if each.forward_to is None and copy.random() < 0.3:
+            each = replace(each, keep_completed_s=copy.choice(KEEP_S))
+            plan.peers.append(("replayer", each.path))
+        if each.forward_to is None and copy.random() < 0.25:
+            each = replace(
+                each,
+                retry_delay_s=copy.choice(REST_S),
+                retry_delay_factor=copy.randint(1, 3),
+                retry_delay_max_s=REST_MAX_S,
+            )
+        return each
+
+    plan.queues = [refined(each) for each in plan.queues]
+    plan.subscriptions = [refined(each) for each in plan.subscriptions]
 
 
 class _Planner:

@@ -22,6 +22,7 @@ from typing import Protocol, TypeVar
 from bendybus.broker.broker import Broker
 from bendybus.domain.entities import QueueDescription
 from bendybus.domain.routing import partition_of
+from bendybus.errors import Unavailable
 from bendybus.names import EntityPath
 from bendybus.store.catalog import EntityRecord
 from bendybus.store.protocol import PartitionKey
@@ -54,6 +55,9 @@ EXCUSED = (
     "amqp:transaction:rollback",
     "amqp:transaction:timeout",
 )
+
+# By then nothing has gone wrong yet, and an entity is created at the latest.
+FURNISHED_WITHIN_S = 20.0
 
 # Steps between two looks into the broker's memory, as far as it has changed.
 LOOK_EVERY = 16
@@ -178,6 +182,10 @@ class Play(ABC):
                 "acknowledged": ledger.acknowledged,
                 "deliveries": ledger.delivered,
                 "completed": ledger.completed,
+                "deliveries of what was settled, explained by a fault": ledger.late,
+                "replays": ledger.keeping.replays,
+                "put back by them": ledger.keeping.came_back_count,
+                "forgotten in time": ledger.keeping.forgotten_count,
                 **self.faults(),
             },
             violations=ledger.violations,
@@ -227,11 +235,23 @@ class Play(ABC):
         """Return once entities can be created."""
 
     async def _furnish(self) -> None:
-        await self.server.ask(lambda broker: broker.queues.ensure_all(self.plan.queues))
+        await self._have(lambda broker: broker.queues.ensure_all(self.plan.queues))
         for topic in self.plan.topics:
-            await self.server.ask(lambda broker, topic=topic: broker.topics.ensure(topic))
+            await self._have(lambda broker, topic=topic: broker.topics.ensure(topic))
         for each in self.plan.subscriptions:
-            await self.server.ask(lambda broker, each=each: broker.topics.ensure_subscription(each))
+            await self._have(lambda broker, each=each: broker.topics.ensure_subscription(each))
+
+    async def _have(self, what: Callable[[Broker], Awaitable[object]]) -> None:
+        """As often as the answer says that it can be repeated: stores pass to their owners by plan."""
+        ends_at = self.world.now + FURNISHED_WITHIN_S
+        while True:
+            try:
+                await self.server.ask(what)
+                return
+            except Unavailable:
+                if self.world.now > ends_at:
+                    raise
+                await asyncio.sleep(0.5)
 
     @abstractmethod
     async def last_life(self) -> None:
@@ -264,6 +284,7 @@ class Play(ABC):
         by_ms = int(self.world.between(-2_000, 120_000))
         self.world.note(f"clock jumps by {by_ms} ms")
         self.world.move_wall(by_ms)
+        self.ledger.jumped_at = self.world.now
 
 
 @contextmanager

@@ -178,9 +178,9 @@ class LookerPeer(Peer):
                 continue
             completes = self.chance(0.6)
             if completes:
-                self.ledger.ask_removal(letter, entry["lock-token"])
+                self.ledger.ask_removal(letter, entry["lock-token"], self.entity)
             letter.held_by = letter.settled_as = None
-            token = entry["lock-token"]
+            token, life = entry["lock-token"], letter.life
             done = await requester.ask(
                 "com.microsoft:update-disposition",
                 {
@@ -190,6 +190,6 @@ class LookerPeer(Peer):
             )
             if done.application_properties["statusCode"] == 200:
                 if completes:
-                    self.ledger.remove(letter)
-                else:
+                    self.ledger.remove(letter, token)
+                elif letter.life == life:
                     self.ledger.settle(letter, None, self.entity, requester)

@@ -140,7 +140,7 @@ class SenderPeer(Peer):
             )
             if cancelled.application_properties["statusCode"] == 200:
                 for letter in letters:
-                    self.ledger.remove(letter)
+                    self.ledger.remove(letter, requester)
 
 
 class TransactorPeer(Peer):
@@ -213,11 +213,11 @@ class TransactorPeer(Peer):
             return
         batch.allowed = True
         for letter in batch.removed:
-            self.ledger.ask_removal(letter, batch)
+            self.ledger.ask_removal(letter, batch, self.entity)
         outcome = await coordinator.commit(txn_id)
         if isinstance(outcome, Accepted):
             self.ledger.accept(batch.sent)
             for letter in batch.removed:
-                self.ledger.remove(letter)
+                self.ledger.remove(letter, batch)
         else:
             self._refused(outcome)

@@ -11,7 +11,7 @@ from bendybus.cluster.membership import DRAINING, LEAVING, SERVING
 from bendybus.domain.commands import Enqueue, Enqueued
 from bendybus.domain.entities import QueueDescription
 from bendybus.domain.messages import Message
-from bendybus.errors import ConfigError, InvalidOperation, StoreUnavailable
+from bendybus.errors import ConfigError, InvalidOperation, StoreUnavailable, Unavailable
 from bendybus.names import EntityPath
 from fix_async import until
 from fix_nodes import NodeMember, nodes
@@ -111,6 +111,40 @@ async def test_after_a_silence_a_broker_asks_its_stores_whether_they_are_still_i
         # It still reaches nobody, but it reaches the stores.
         await cluster["b"].node.round()
         assert not cluster["b"].owns
+
+
+async def test_an_entity_that_a_new_owner_has_created_tells_the_former_owner_that_it_was_displaced() -> None:
+    # Found by seed 20261116489 of three brokers: all were silent, and another one was heard again first.
+    async with nodes("ab") as cluster:
+        cluster["b"].cut()
+        await cluster.pass_time()
+        await cluster["a"].broker.queues.create(queue("orders"))
+        await cluster["b"].node.look()
+        cluster["b"].node._was_silent = False
+        await cluster["b"].node.round()
+        assert not cluster["b"].owns
+        assert known(cluster["b"]) == {"orders"}
+
+
+async def test_a_former_owner_that_does_not_reach_its_stores_opens_what_the_new_owner_has_created() -> None:
+    # Found by seed 20261117233 of two brokers. Stores that are reached again say who owns them.
+    async with nodes("ab") as cluster:
+        await cluster["a"].broker.queues.create(queue("before"))
+        cluster["b"].cut()
+        cluster["b"].cut_off |= cluster["b"].owns
+        for host in cluster["b"].broker.queues.get("before").own.values():
+            with pytest.raises(Unavailable):
+                await host.ask(Enqueue([Message(b"x", 1)]))
+        await cluster.pass_time()
+        await cluster["a"].broker.queues.create(queue("orders"))
+        await cluster["b"].node.round()
+        assert known(cluster["b"]) == {"before", "orders"}
+        assert cluster["b"].owns
+
+        cluster["b"].cut_off.clear()
+        await until(lambda: not cluster["b"].owns)
+        await cluster.rounds()
+        await cluster.whole()
 
 
 @pytest.mark.row("N-05")
