@@ -97,6 +97,8 @@ class Entity(ABC, Generic[H, L, D]):
         self.throttled = 0
         """Messages that clients of this broker were told to send again later."""
         self._turn = RoundRobin([PartitionNumber(number) for number in range(partition_count)])
+        self._turn_here: RoundRobin | None = None
+        """Of the partitions that this broker owns, if it owns some and not all."""
         self._ready = _Ready(self.hosts)
 
     @property
@@ -170,6 +172,11 @@ class Entity(ABC, Generic[H, L, D]):
     def availability_changed(self, host: PartitionStatus) -> None:
         """A partition is being loaded, has been loaded, is away, or is gone."""
 
+    @property
+    def awaited_here(self) -> bool:
+        """Whether a receiver of this broker waits for the next message."""
+        return False
+
     @abstractmethod
     def refuse_sending(self, subqueue: SubQueue = SubQueue.MAIN) -> None:
         """Raise if messages cannot be sent or scheduled here."""
@@ -212,7 +219,10 @@ class Entity(ABC, Generic[H, L, D]):
         by_store: dict[StoreView, list[PartitionNumber]] = {}
         for host in self.hosts:
             by_store.setdefault(host.store, []).append(host.number)
-        self._turn = RoundRobin([*chain.from_iterable(by_store.values())])
+        order = [*chain.from_iterable(by_store.values())]
+        self._turn = RoundRobin(order)
+        here = [number for number in order if number in self.own]
+        self._turn_here = RoundRobin(here) if 0 < len(here) < len(order) else None
 
     def key_of(self, text: str) -> RoutingKey:
         """The key, for choosing a partition, of a session id or another text."""
@@ -224,7 +234,12 @@ class Entity(ABC, Generic[H, L, D]):
             return self.hosts[0]
         if key is not None:
             return self.hosts[partition_of(key, len(self.hosts))]
-        number = self._turn.next(self._ready)
+        number = None
+        if self._turn_here is not None and self.awaited_here:
+            # Every receiver gets messages of all partitions. This one need not cross to another broker.
+            number = self._turn_here.next(self._ready)
+        if number is None:
+            number = self._turn.next(self._ready)
         if number is None:
             # No partition is sure to answer soon. Better one that is loading or slow than none.
             number = self._turn.next(

@@ -207,6 +207,10 @@ class Queue(Entity[ReceivingPort, PartitionHost, QueueDescription]):
                 supplier.unwanted(subqueue)
 
     @property
+    def awaited_here(self) -> bool:
+        return bool(self._waiting[SubQueue.MAIN])
+
+    @property
     def awaited(self) -> bool:
         """Whether a receiver of any broker waits for messages of the queue itself or its dead letters."""
         lines = (self._waiting, self._borrowing)

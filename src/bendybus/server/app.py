@@ -202,8 +202,8 @@ class Server:
     async def _open_ports(self, front: Front) -> None:
         settings, member = self._settings, self._member
         if isinstance(member, ClusterMember):
-            membership = member.membership
-            self.ports = front.open_sockets(membership.sockets(), membership.metrics_sockets())
+            shared = member.membership
+            self.ports = front.open_sockets(shared.sockets(), shared.metrics_sockets(), shared.turns())
             return
         self.ports = await front.open(settings.addresses)
         if settings.metrics_port is not None:

@@ -24,6 +24,7 @@ from bendybus.cluster.link import Identity, PeerLink
 from bendybus.cluster.peers import Peer
 from bendybus.cluster.serving import Service
 from bendybus.errors import BrokerError, Unavailable
+from bendybus.server.accept_turns import AcceptTurns
 from bendybus.server.cluster_part import ClusterPart
 from bendybus.server.portal import START_TIMEOUT_S, Portal
 from bendybus.server.settings import Settings
@@ -68,6 +69,10 @@ class Membership:
 
     def sockets(self) -> list[list[socket.socket]]:
         return [[socket.socket(fileno=each) for each in address] for address in self.listening]
+
+    def turns(self) -> AcceptTurns:
+        """Who accepts on these sockets."""
+        return AcceptTurns(self.folder, len(self.brokers), self.brokers.index(self.broker))
 
     def metrics_sockets(self) -> list[socket.socket]:
         return [socket.socket(fileno=each) for each in self.metrics]

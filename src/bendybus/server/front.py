@@ -39,6 +39,7 @@ from bendybus.gateway.gateway import Gateway
 from bendybus.gateway.memory_budget import MemoryBudget
 from bendybus.namespaces import Namespace, Namespaces
 from bendybus.rest.routes import RestMessages
+from bendybus.server.accept_turns import AcceptTurns
 from bendybus.server.cluster_part import ClusterPart
 from bendybus.server.forwarded_http import Refuse
 from bendybus.server.http import HEALTH_PATH, Health, http_app, watching_app
@@ -152,13 +153,16 @@ class Front:
         return [await self._listener.listen(host, port) for host, port in addresses]
 
     def open_sockets(
-        self, addresses: Iterable[Sequence[socket.socket]], metrics: Sequence[socket.socket]
+        self,
+        addresses: Iterable[Sequence[socket.socket]],
+        metrics: Sequence[socket.socket],
+        turns: AcceptTurns,
     ) -> list[int]:
-        """The same on sockets that listen already, and perhaps the port for health and metrics."""
+        """The same on sockets that other processes accept on too, and perhaps the port for metrics."""
         self.gateway.start()
         if metrics:
             self._watching.listen_on(metrics)
-        return [self._listener.listen_on(sockets) for sockets in addresses]
+        return [self._listener.listen_on(sockets, turns) for sockets in addresses]
 
     async def open_metrics(self, host: str, port: int) -> int:
         """Serve health and metrics, and nothing else, on one more port. Returns the port."""

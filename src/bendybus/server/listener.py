@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from bendybus import audit
+from bendybus.server.accept_turns import AcceptTurns
 from bendybus.server.farewell import LINGER_S, FarewellTransport
 from bendybus.server.protocol_sniffing import (
     SNIFF_LENGTH_MAX,
@@ -47,6 +48,8 @@ CONNECTIONS_MAX: Final = 16_384
 # Connections that are accepted or dropped at a time, before others are served: one or two ms of work.
 ACCEPTS_PER_TURN: Final = 32
 DROPS_PER_TURN: Final = 64
+# How long a process leaves connections to another one that has fewer.
+STEP_BACK_S: Final = 0.05
 
 # Descriptors that are reserved for messaging stores, logs and the event loop.
 DESCRIPTORS_RESERVED: Final = 256
@@ -157,6 +160,12 @@ class Listener:
         """Connections that were passed on. Closed ones are removed at the next tick."""
         self._ticker: asyncio.TimerHandle | None = None
         self._pause: asyncio.TimerHandle | None = None
+        self._turns: AcceptTurns | None = None
+        """Shared with other processes that accept on the same sockets."""
+        self._stepped_back = False
+        """Whether the others had time to take what is waiting."""
+        self._in_vain = 0
+        """How often that was so, and they did not."""
         self.counts = ListenerCounts()
 
     # -- the owner's side -----------------------------------------------------
@@ -165,9 +174,10 @@ class Listener:
         """Accept on one more address too; port 0 picks a free one. Returns the port."""
         return self.listen_on(bind(host, port))
 
-    def listen_on(self, sockets: Sequence[socket.socket]) -> int:
-        """Accept on sockets of one port that listen already. Other processes may do so too."""
+    def listen_on(self, sockets: Sequence[socket.socket], turns: AcceptTurns | None = None) -> int:
+        """Accept on sockets of one port that listen already. With `turns`, other processes do so too."""
         self._loop = asyncio.get_running_loop()
+        self._turns = turns
         self._listening += sockets
         for listening in sockets:
             self._loop.add_reader(listening, self._accept, listening)
@@ -190,6 +200,9 @@ class Listener:
         if self._pause is not None:
             self._pause.cancel()
             self._pause = None
+        if self._turns is not None:
+            self._turns.leave()
+            self._turns = None
         for listening in self._listening:
             self._loop.remove_reader(listening)
             listening.close()
@@ -221,7 +234,7 @@ class Listener:
     # -- accepting ------------------------------------------------------------
 
     def _accept(self, listening: socket.socket) -> None:
-        for turn in range(ACCEPTS_PER_TURN):
+        for turn in range(ACCEPTS_PER_TURN if self._turns is None else self._share(self._turns)):
             if len(self._arrivals) + len(self._open) >= self._connections_max:
                 # After the first turn nothing may be waiting any more. If something is, the loop calls again.
                 if turn:
@@ -249,6 +262,28 @@ class Listener:
         self._arrivals[arrival.descriptor] = arrival
         self._loop.add_reader(accepted, self._first_byte, arrival)
         self.counts.accepted += 1
+        self._note_connections()
+
+    def _share(self, turns: AcceptTurns) -> int:
+        """How many connections to accept now; none if a process with fewer should take them."""
+        if turns.is_anothers:
+            # Some of ours may be closed.
+            self._forget_closed()
+        if not turns.is_anothers:
+            self._stepped_back, self._in_vain = False, 0
+            return 1
+        if not self._stepped_back:
+            self._stepped_back = True
+            self._look_away(STEP_BACK_S)
+            return 0
+        # The others are busy, or gone. The longer that lasts, the more are taken at a time.
+        self._stepped_back = False
+        self._in_vain += 1
+        return min(1 << self._in_vain, ACCEPTS_PER_TURN)
+
+    def _note_connections(self) -> None:
+        if self._turns is not None:
+            self._turns.note(len(self._arrivals) + len(self._open))
 
     def _crowd_out(self) -> bool:
         """Drop the connection that has been silent longest, if there is one."""
@@ -266,9 +301,12 @@ class Listener:
             return
         self.counts.pauses += 1
         audit.record("connection-refused", audit.Actor(""), reason="too-many-connections")
+        self._look_away(ACCEPT_PAUSE_S)
+
+    def _look_away(self, for_s: float) -> None:
         for listening in self._listening:
             self._loop.remove_reader(listening)
-        self._pause = self._loop.call_later(ACCEPT_PAUSE_S, self._resume_accepting)
+        self._pause = self._loop.call_later(for_s, self._resume_accepting)
 
     def _resume_accepting(self) -> None:
         self._pause = None
@@ -379,6 +417,7 @@ class Listener:
     def _forget_closed(self) -> None:
         for descriptor in [descriptor for descriptor, connection in self._open.items() if connection.gone]:
             del self._open[descriptor]
+        self._note_connections()
 
     def _tick(self) -> None:
         now = self._loop.time()

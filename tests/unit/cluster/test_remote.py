@@ -209,6 +209,33 @@ async def test_a_message_crosses_only_if_no_receiver_of_its_owner_wants_it() -> 
         assert texts(at_home.taken) == ["one"]
 
 
+async def test_a_message_without_a_key_stays_here_while_a_receiver_here_waits() -> None:
+    async with members() as cluster:
+        queue = await queue_at(cluster, "a")
+        own = set(queue.own)
+        assert 0 < len(own) < len(queue.hosts)
+        # Nobody waits: it takes its turn among all partitions.
+        assert {queue.host_for(None).number for _ in range(16)} == set(range(16))
+        taker = Taker(queue, credit=2)
+        taker.wake()
+        assert {queue.host_for(None).number for _ in range(16)} == own
+        taker.close()
+        assert {queue.host_for(None).number for _ in range(16)} == set(range(16))
+
+
+async def test_a_message_without_a_key_leaves_if_no_partition_here_is_available() -> None:
+    async with members() as cluster:
+        queue = await queue_at(cluster, "a")
+        taker = Taker(queue, credit=2)
+        taker.wake()
+        for host in queue.own.values():
+            host.availability = Availability.UNAVAILABLE
+        assert {queue.host_for(None).number for _ in range(16)} == set(range(16)) - set(queue.own)
+        for host in queue.own.values():
+            host.availability = Availability.AVAILABLE
+        taker.close()
+
+
 async def test_a_second_receiver_is_not_forgotten_when_the_first_takes_everything() -> None:
     async with members() as cluster:
         here = await queue_at(cluster, "b")
