@@ -32,8 +32,10 @@ from bendybus.amqp.performatives import (
     SaslMechanisms,
     SaslOutcome,
     SaslResponse,
+    TransactionalState,
     Transfer,
 )
+from bendybus.amqp.transaction_codec import read_transactional
 from bendybus.amqp.transfer_run import TransferRun, transfer_run
 from bendybus.errors import FrameTooLarge, WireError
 
@@ -73,8 +75,11 @@ HEARTBEAT: Final = b"\x00\x00\x00\x08\x02\x00\x00\x00"
 # "AMQP" read as a size is more than a gigabyte.
 _HEADER_MAGIC: Final = 0x414D5150
 
+FLOW_CODE: Final = 0x13
 TRANSFER_CODE: Final = 0x14
 DISPOSITION_CODE: Final = 0x15
+
+_FLOW: Final = bytes((0x00, 0x53, FLOW_CODE))
 
 # The last byte of a descriptor in its short form, which nearly every frame uses.
 _CODE_AT: Final = HEADER_SIZE + 2
@@ -231,6 +236,8 @@ def performative_code(buffer: bytes, pos: int) -> int:
 
 def decode_performative(buffer: bytes, pos: int, end: int) -> tuple[Performative, int]:
     """Any frame body as its class, and the offset where the payload starts."""
+    if buffer.startswith(_FLOW, pos) and (flow := _lean_flow(buffer, pos, end)) is not None:
+        return flow
     performative, after = decode_composite(buffer, pos)
     if type(performative) not in _PERFORMATIVES:
         raise WireError(f"{type(performative).__name__} is not the body of a frame")
@@ -252,11 +259,11 @@ def decode_transfer(buffer: bytes, pos: int, end: int) -> TransferFields:
             and (settled is True or settled is False or settled is None)
             and (more is True or more is False or more is None)
             and mode is None
-            and state is None
+            and (state is None or type(state) is TransactionalState)
             and (aborted is True or aborted is False or aborted is None)
         ):
             return (
-                handle, delivery_id, tag, message_format, settled is True, more is True, None, None,
+                handle, delivery_id, tag, message_format, settled is True, more is True, None, state,
                 aborted is True, cast(int, after),
             )  # fmt: skip
     transfer, after = decode_performative(buffer, pos, end)
@@ -278,7 +285,7 @@ def decode_disposition(buffer: bytes, pos: int, end: int) -> DispositionFields:
             and type(first) is int
             and (type(last) is int or last is None)
             and (settled is True or settled is False or settled is None)
-            and (state is ACCEPTED or state is None)
+            and (state is ACCEPTED or state is None or type(state) is TransactionalState)
         ):
             return role, first, first if last is None else last, settled is True, state
     disposition, _ = decode_performative(buffer, pos, end)
@@ -287,11 +294,41 @@ def decode_disposition(buffer: bytes, pos: int, end: int) -> DispositionFields:
     return disposition.role, disposition.first, last_id, disposition.settled is True, disposition.state
 
 
+def _lean_flow(buffer: bytes, pos: int, end: int) -> tuple[Flow, int] | None:
+    """A flow with fields of the usual types. Receivers send one for every few messages."""
+    fields = _lean_fields(buffer, pos, end, FLOW_CODE, 11)
+    if fields is None:
+        return None
+    (seen, window, next_id, outgoing_window, handle, count, credit, available, drain, echo, more, after) = (
+        fields
+    )
+    if (
+        type(window) is int
+        and type(next_id) is int
+        and type(outgoing_window) is int
+        and (type(seen) is int or seen is None)
+        and (type(handle) is int or handle is None)
+        and (type(count) is int or count is None)
+        and (type(credit) is int or credit is None)
+        and (type(available) is int or available is None)
+        and (drain is True or drain is False or drain is None)
+        and (echo is True or echo is False or echo is None)
+        and more is None
+    ):
+        flow = Flow(
+            next_incoming_id=seen, incoming_window=window, next_outgoing_id=next_id,
+            outgoing_window=outgoing_window, handle=handle, delivery_count=count, link_credit=credit,
+            available=available, drain=drain, echo=echo,
+        )  # fmt: skip
+        return flow, cast(int, after)
+    return None
+
+
 def _lean_fields(buffer: bytes, pos: int, end: int, code: int, width: int) -> list[object] | None:
     """The fields of an ordinary frame body and the offset after it; None if it is not ordinary.
 
-    Ordinary: null, boolean, uint, a short binary, `accepted`. For others the general path
-    decides whether the body is unusual or wrong.
+    Ordinary: null, boolean, uint, a short binary, and `accepted`, also within a transaction. For others the
+    general path decides whether the body is unusual or wrong.
     """
     fields: list[object] = [None] * (width + 1)
     try:
@@ -330,6 +367,8 @@ def _lean_fields(buffer: bytes, pos: int, end: int, code: int, width: int) -> li
             elif kind == 0x00 and buffer.startswith(b"\x53\x24\x45", pos):
                 fields[index] = ACCEPTED
                 pos += 3
+            elif kind == 0x00 and (transactional := read_transactional(buffer, pos)) is not None:
+                fields[index], pos = transactional
             else:
                 return None
     except MALFORMED:

@@ -22,7 +22,7 @@ from bendybus.errors import RulesTooCostly
 if TYPE_CHECKING:
     from bendybus.broker.topic_host import TopicHost
 
-__all__ = ["COPIES_MAX", "Evaluations", "SLICE_WORK", "evaluate"]
+__all__ = ["COPIES_MAX", "Evaluations", "SLICE_WORK", "evaluate", "is_long"]
 
 # In simple filters. One takes a few microseconds.
 SLICE_WORK: Final = 1_000
@@ -33,7 +33,8 @@ AT_ONCE_WORK: Final = 4 * SLICE_WORK
 COPIES_MAX: Final = 200_000
 
 
-def _is_long(command: Command, fan_out: FanOut) -> bool:
+def is_long(command: Command, fan_out: FanOut) -> bool:
+    """Whether the rules for the messages of a command have to be evaluated before it is applied."""
     if not isinstance(command, Enqueue | Publish):
         return False
     evaluated = command.evaluated
@@ -52,7 +53,7 @@ async def evaluate(host: TopicHost, command: Command) -> None:
     while (
         host.availability is Availability.AVAILABLE
         and (partition := host.partition) is not None
-        and _is_long(command, fan_out := host.topic.fan_out())
+        and is_long(command, fan_out := host.topic.fan_out())
     ):
         assert isinstance(command, Enqueue | Publish), "all others are short"
         command.evaluated = await _asked(host, partition, command, fan_out)
@@ -89,7 +90,7 @@ class Evaluations:
 
     def detain(self, command: Command, done: OnReply) -> bool:
         """Whether this command has to wait. If so, it is submitted again when its turn comes."""
-        if self._task is None and not _is_long(command, self._host.topic.fan_out()):
+        if self._task is None and not is_long(command, self._host.topic.fan_out()):
             return False
         self._waiting.append((command, done))
         if self._task is None:

@@ -22,9 +22,9 @@ from bendybus.broker.holders import SessionHolder
 from bendybus.broker.lifecycle import Availability, PartitionEvent, PartitionState, StoreState
 from bendybus.broker.mailbox import Leftovers, OnReply
 from bendybus.broker.partition_lifecycle import P, PartitionLifecycle
-from bendybus.broker.partition_port import PartitionPort
+from bendybus.broker.partition_port import OnEnded, PartitionPort
 from bendybus.broker.stores import AttachedStore
-from bendybus.broker.transactions import commit_here
+from bendybus.broker.transactions import commit_here, commit_here_at_once
 from bendybus.broker.uncertain import UncertainSends
 from bendybus.broker.writer import OnCommitted, Share
 from bendybus.domain.commands import Command, Enqueue, Enqueued, Peek, Reply, Tick
@@ -68,6 +68,10 @@ class Host(PartitionLifecycle[P]):
         mailbox, self._mailbox = self._mailbox, []
         for command, done in mailbox:
             self.submit(command, done)
+
+    def must_look_ahead(self, command: Command) -> bool:
+        """Whether `look_ahead` has something to do."""
+        return False
 
     async def look_ahead(self, command: Command) -> None:
         """Do slow work that changes nothing, before a command of a transaction is applied."""
@@ -156,6 +160,9 @@ class Host(PartitionLifecycle[P]):
     async def commit(self, work: Sequence[tuple[PartitionPort, Command]]) -> None:
         """Apply commands as one commit. Their partitions are in the store of this one."""
         await commit_here(work)
+
+    def commit_at_once(self, work: Sequence[tuple[PartitionPort, Command]], ended: OnEnded) -> bool:
+        return commit_here_at_once(work, ended)
 
     async def loaded(self) -> None:
         """Return once the partition is not being loaded."""

@@ -28,6 +28,7 @@ from bendybus.names import EntityPath, Instant, LockToken, PartitionNumber
 
 __all__ = [
     "Figures",
+    "OnEnded",
     "OnPayloads",
     "PartitionPort",
     "PartitionStatus",
@@ -35,6 +36,9 @@ __all__ = [
     "ReceivingPort",
     "StoreView",
 ]
+
+OnEnded: TypeAlias = Callable[[BrokerError | None], None]
+"""Called when a transaction is durable, or with the error that keeps it from that."""
 
 OnPayloads: TypeAlias = Callable[[list[bytes | None] | BrokerError], None]
 """Called with the payload of each message, None for one that is gone."""
@@ -103,6 +107,9 @@ class PartitionPort(PartitionStatus, Protocol):
 
     async def commit(self, work: Sequence[tuple[PartitionPort, Command]]) -> None:
         """Apply commands as one commit. Their partitions are in the store of this one (transactions.py)."""
+
+    def commit_at_once(self, work: Sequence[tuple[PartitionPort, Command]], ended: OnEnded) -> bool:
+        """`commit` if it has to wait for nothing but the store. False: nothing has happened; use `commit`."""
 
 
 class ReceivingPort(PartitionPort, Protocol):

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from bendybus.broker.evaluating import COPIES_MAX, Evaluations, evaluate
+from bendybus.broker.evaluating import COPIES_MAX, Evaluations, evaluate, is_long
 from bendybus.broker.host import Host, ignore
 from bendybus.broker.lifecycle import Availability
 from bendybus.broker.mailbox import OnReply
@@ -141,6 +141,9 @@ class TopicHost(Host[TopicPartition]):
             (self._share(partition, own), *shares),
             partial(self._published, partial(self._committed, partition, command, reply, own, done), told),
         )
+
+    def must_look_ahead(self, command: Command) -> bool:
+        return is_long(command, self.topic.fan_out())
 
     async def look_ahead(self, command: Command) -> None:
         await evaluate(self, command)

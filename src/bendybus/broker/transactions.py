@@ -9,18 +9,20 @@ it, a rollback, and a client that disconnects leave no trace.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from bendybus.broker.lifecycle import Availability, PartitionState
-from bendybus.broker.partition_port import PartitionPort
+from bendybus.broker.partition_port import OnEnded, PartitionPort
 from bendybus.domain.commands import Command
-from bendybus.errors import PartitionMoved, StoreUnavailable
+from bendybus.errors import BrokerError, PartitionMoved, StoreUnavailable
 
 if TYPE_CHECKING:
     from bendybus.broker.host import Host
 
-__all__ = ["commit", "commit_here"]
+__all__ = ["commit", "commit_here", "commit_here_at_once"]
+
+_Work: TypeAlias = "Sequence[tuple[Host[Any], Command]]"
 
 
 async def commit(work: Sequence[tuple[PartitionPort, Command]]) -> None:
@@ -40,11 +42,7 @@ async def commit(work: Sequence[tuple[PartitionPort, Command]]) -> None:
 
 async def commit_here(ports: Sequence[tuple[PartitionPort, Command]]) -> None:
     """`commit` by the owner of the partitions."""
-    # One store has all of the partitions, so one broker owns them.
-    work = cast("Sequence[tuple[Host[Any], Command]]", ports)
-    by_host: dict[Host[Any], list[Command]] = {}
-    for host, command in work:
-        by_host.setdefault(host, []).append(command)
+    work, by_host = _hosts_of(ports)
     await _loaded(by_host)
     for host, command in work:
         await host.look_ahead(command)
@@ -53,23 +51,53 @@ async def commit_here(ports: Sequence[tuple[PartitionPort, Command]]) -> None:
     for host in by_host:
         if host.state is PartitionState.OWNED_ELSEWHERE:
             raise PartitionMoved(f"Partition {host.number} of '{host.path}' is not owned by this broker.")
+    answer: asyncio.Future[BrokerError | None] = asyncio.get_running_loop().create_future()
+    _submit(work, by_host, lambda failure: None if answer.done() else answer.set_result(failure))
+    failure = await answer
+    if failure is not None:
+        raise failure
+
+
+def commit_here_at_once(ports: Sequence[tuple[PartitionPort, Command]], ended: OnEnded) -> bool:
+    """`commit_here` without a task. False: something has to be waited for, and nothing has happened."""
+    work, by_host = _hosts_of(ports)
+    for host in by_host:
+        if host.state is PartitionState.OWNED_ELSEWHERE or host.availability is Availability.LOADING:
+            return False
+    if any(host.must_look_ahead(command) for host, command in work):
+        return False
+    _submit(work, by_host, ended)
+    return True
+
+
+def _hosts_of(ports: Sequence[tuple[PartitionPort, Command]]) -> tuple[_Work, dict[Host[Any], list[Command]]]:
+    """The partitions of this broker, and the commands for each of them."""
+    # One store has all of the partitions, so one broker owns them.
+    work = cast("_Work", ports)
+    by_host: dict[Host[Any], list[Command]] = {}
+    for host, command in work:
+        by_host.setdefault(host, []).append(command)
+    return work, by_host
+
+
+def _submit(work: _Work, by_host: Mapping[Host[Any], Sequence[Command]], ended: OnEnded) -> None:
+    """Check everything, apply it, and submit it to the store. Raises if nothing has happened."""
     at = work[0][0].now()
     for host, commands in by_host.items():
         host.check(commands, at)
     prepared = [each for host, command in work for each in host.prepare(command, at)]
     (store,) = {host.store for host in by_host}
-    answer: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
 
     def committed(failure: Exception | None) -> None:
         for _, each in prepared:
             each(failure)
-        if not answer.done():
-            answer.set_result(failure)
+        error: StoreUnavailable | None = None
+        if failure is not None:
+            error = StoreUnavailable(f"The transaction may not have been committed: {failure}")
+            error.__cause__ = failure
+        ended(error)
 
     store.writer.submit([share for share, _ in prepared], committed)
-    failure = await answer
-    if failure is not None:
-        raise StoreUnavailable(f"The transaction may not have been committed: {failure}") from failure
 
 
 async def _loaded(hosts: Iterable[Host[Any]]) -> None:

@@ -19,7 +19,7 @@ from bendybus.broker.holders import SessionHolder
 from bendybus.broker.host import ignore
 from bendybus.broker.lifecycle import Availability, StoreState
 from bendybus.broker.mailbox import Leftovers, Mailbox, OnReply
-from bendybus.broker.partition_port import OnPayloads, PartitionPort
+from bendybus.broker.partition_port import OnEnded, OnPayloads, PartitionPort
 from bendybus.broker.queue import Queue
 from bendybus.broker.scans import Matches, Scan
 from bendybus.broker.topic import Topic
@@ -215,6 +215,9 @@ class RemotePartition(Generic[E]):
             return Commit(request, asks)
 
         await answered(partial(link.request, make, _reply))
+
+    def commit_at_once(self, work: Sequence[tuple[PartitionPort, Command]], ended: OnEnded) -> bool:
+        return False
 
     async def _owned(self) -> None:
         """Wait for an owner, as commands do."""

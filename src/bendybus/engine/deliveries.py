@@ -108,6 +108,8 @@ def id_ranges(delivery_ids: Iterable[int]) -> list[tuple[int, int]]:
     ordered = sorted(delivery_ids)
     if not ordered:
         return []
+    if len(ordered) == 1:
+        return [(ordered[0], ordered[0])]
     ranges = []
     first = last = ordered[0]
     for delivery_id in ordered:

@@ -14,6 +14,7 @@ from typing import Final
 
 from bendybus.amqp.codec import encode
 from bendybus.amqp.performatives import ACCEPTED, Accepted, DeliveryState
+from bendybus.amqp.transaction_codec import encode_transactional
 
 __all__ = ["FRAME_OVERHEAD_MAX", "TransferHead", "pack_dispositions"]
 
@@ -75,7 +76,12 @@ def pack_dispositions(
     state: DeliveryState | None,
 ) -> list[bytes]:
     """One disposition for each (first, last)."""
-    state_bytes = _ACCEPTED_BYTES if type(state) is Accepted else _NULL if state is None else encode(state)
+    if type(state) is Accepted:
+        state_bytes = _ACCEPTED_BYTES
+    elif state is None:
+        state_bytes = _NULL
+    else:
+        state_bytes = encode_transactional(state) or encode(state)
     fields_size = _DISPOSITION_FIELDS_SIZE + len(state_bytes)
     # A list's size counts the number of its fields too: one byte in the short form, four in the long.
     if fields_size < 0xFF:

@@ -54,8 +54,8 @@ __all__ = [
     "admit",
     "admit_all",
     "admit_batch",
+    "admit_enlisted",
     "batched",
-    "enlisted_keys",
     "take_apart",
     "take_apart_ordinary",
 ]
@@ -75,24 +75,40 @@ def admit(
 
     With duplicate detection, its identity is added to `identities`.
     """
+    stored, message_id, session_id, front = _parts(payload, at)
+    if (
+        front[-1]
+        and session_id is None
+        and message_id is not None
+        and len(message_id) <= KEY_LENGTH_MAX
+        and not description.requires_duplicate_detection
+    ):
+        # Fast path: nothing in `_admitted` would change such a message or give it a key.
+        return Message(stored, len(stored)), None
+    return _admitted(stored, message_id, session_id, front, at, description, identities)
+
+
+def _parts(payload: bytes, at: Instant) -> Parts:
+    """What admission needs of a message. A delivery delay has become a time."""
     try:
         if len(payload) > PROPERTY_BYTES_MAX:
             payload = _ordered(payload)
             _refuse_large_properties(payload)
-        stored, message_id, session_id, front = take_apart_ordinary(payload) or take_apart(payload)
-        if (
-            front[-1]
-            and session_id is None
-            and message_id is not None
-            and len(message_id) <= KEY_LENGTH_MAX
-            and not description.requires_duplicate_detection
-        ):
-            # Fast path: nothing below would change such a message or give it a key.
-            return Message(stored, len(stored)), None
-        if front.due < 0:
-            stored, message_id, session_id, front = take_apart(_with_delivery_time(payload, at))
+        parts = take_apart_ordinary(payload) or take_apart(payload)
+        return parts if parts[3].due >= 0 else take_apart(_with_delivery_time(payload, at))
     except WireError as error:
         raise ArgumentError(f"The message is malformed: {error}") from None
+
+
+def _admitted(
+    stored: bytes,
+    message_id: str | None,
+    session_id: str | None,
+    front: PayloadFront,
+    at: Instant,
+    description: Accepting,
+    identities: Identities | None,
+) -> tuple[Message, RoutingKey | None]:
     _, _, ttl, partition_key, via_key, due, _ = front
     if session_id is not None and not (session_id or description.may_have_sessions):
         session_id = None
@@ -265,30 +281,32 @@ def admit_all(
     return messages, batch_key(keys, duplicate_detection=description.requires_duplicate_detection)
 
 
-def enlisted_keys(payload: bytes, description: Accepting, *, via_exact: bool) -> MessageKeys:
-    """The keys that may choose the partition of a message that is sent in a transaction.
+def admit_enlisted(
+    payload: bytes,
+    at: Instant,
+    description: Accepting,
+    identities: Identities | None = None,
+    *,
+    via_exact: bool,
+) -> tuple[Message, MessageKeys]:
+    """`admit` in a transaction: with all the keys that may choose the partition.
 
     `via_exact`: whether the entity that the transaction goes through has `exact_keys`.
     """
+    stored, message_id, session_id, front = _parts(payload, at)
+    message, _ = _admitted(stored, message_id, session_id, front, at, description, identities)
     exact = description.exact_keys
-    try:
-        _, message_id, session_id, front = take_apart_ordinary(payload) or take_apart(payload)
-    except WireError as error:
-        raise ArgumentError(f"The message is malformed: {error}") from None
-    partition_key, via_key = front.partition_key, front.via_key
-    if session_id is not None and not (session_id or description.may_have_sessions):
-        session_id = None
     own = routing_key(
-        session_id,
-        partition_key,
+        message.session_id,
+        front.partition_key,
         message_id,
         duplicate_detection=description.requires_duplicate_detection,
         exact=exact,
     )
-    return MessageKeys(
+    return message, MessageKeys(
         own,
         None if message_id is None else key_of(message_id, exact=exact),
-        None if via_key is None else key_of(via_key, exact=via_exact),
+        None if front.via_key is None else key_of(front.via_key, exact=via_exact),
     )
 
 

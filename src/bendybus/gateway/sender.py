@@ -24,7 +24,7 @@ from bendybus.domain.duplicates import Identities
 from bendybus.domain.messages import Message
 from bendybus.engine.deliveries import Delivery
 from bendybus.engine.receiving import ReceivingLink
-from bendybus.envelope import BATCH_FORMAT, admit, admit_batch, batched, enlisted_keys
+from bendybus.envelope import BATCH_FORMAT, admit, admit_batch, admit_enlisted, batched
 from bendybus.errors import (
     BrokerError,
     InvalidOperation,
@@ -181,10 +181,13 @@ class Sender:
             if via is None and self._detects_duplicates:
                 identities = Identities(partitioned=len(target.hosts) > 1)
             payloads = self._payloads(delivery)
-            admitted = [admit(each, at, target.description, identities) for each in payloads]
-            messages = [message for message, _ in admitted]
             via_exact = (via or target).description.exact_keys
-            keys = [enlisted_keys(each, target.description, via_exact=via_exact) for each in payloads]
+            admitted = [
+                admit_enlisted(each, at, target.description, identities, via_exact=via_exact)
+                for each in payloads
+            ]
+            messages = [message for message, _ in admitted]
+            keys = [each for _, each in admitted]
             if via is not None:
                 transaction.send_through(via, target, messages, keys)
             else:

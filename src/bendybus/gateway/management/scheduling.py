@@ -19,7 +19,7 @@ from bendybus.broker.topic import SendTarget
 from bendybus.domain.commands import CancelScheduled, Enqueue, Enqueued, Reserve
 from bendybus.domain.duplicates import Identities
 from bendybus.domain.messages import UNASSIGNED, Message, MessageState
-from bendybus.envelope import admit, admit_all, enlisted_keys
+from bendybus.envelope import admit_all, admit_enlisted
 from bendybus.errors import ArgumentError, MessageSizeExceeded, Unavailable
 from bendybus.gateway.management.fields import Body, array, sequence_numbers
 from bendybus.gateway.management.operation import Answer, Managed, Operation, by_partition
@@ -100,11 +100,14 @@ async def _schedule_in_transaction(
     """
     payloads = _payloads(target, entries)
     identities = _identities(target)
-    admitted = [admit(each, target.now(), target.description, identities) for each in payloads]
+    exact = target.description.exact_keys
+    admitted = [
+        admit_enlisted(each, target.now(), target.description, identities, via_exact=exact)
+        for each in payloads
+    ]
     messages = [message for message, _ in admitted]
     known_by = None if identities is None else identities.found
-    exact = target.description.exact_keys
-    keys = [enlisted_keys(each, target.description, via_exact=exact) for each in payloads]
+    keys = [each for _, each in admitted]
     host = transaction.placed(target, keys)
     reserved = await host.ask(Reserve(len(messages)))
     assert isinstance(reserved, Enqueued)
