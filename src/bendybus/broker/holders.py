@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from bendybus.domain.session_commands import SessionLock
+from bendybus.names import LockToken
 
 __all__ = ["SessionHolder", "SessionHolders"]
 
@@ -29,36 +30,38 @@ class SessionHolders:
     __slots__ = ("_holders",)
 
     def __init__(self) -> None:
-        self._holders: dict[SessionLock, SessionHolder] = {}
+        self._holders: dict[LockToken, tuple[SessionLock, SessionHolder]] = {}
+        """By the token of the lock, which no other lock has."""
 
     def hold(self, lock: SessionLock, holder: SessionHolder) -> None:
-        self._holders[lock] = holder
+        self._holders[lock.token] = lock, holder
 
     def let_go(self, lock: SessionLock) -> None:
-        self._holders.pop(lock, None)
+        self._holders.pop(lock.token, None)
 
     def wake(self, locks: Iterable[SessionLock]) -> None:
         for lock in locks:
-            holder = self._holders.get(lock)
-            if holder is not None:
-                holder.wake()
+            held = self._holders.get(lock.token)
+            if held is not None:
+                held[1].wake()
 
     def lose(self, locks: Iterable[SessionLock]) -> None:
         for lock in locks:
-            holder = self._holders.pop(lock, None)
-            if holder is not None:
-                holder.lost()
+            held = self._holders.pop(lock.token, None)
+            if held is not None:
+                held[1].lost()
 
     def __iter__(self) -> Iterator[SessionLock]:
-        return iter(self._holders)
+        return (lock for lock, _ in self._holders.values())
 
     def of(self, lock: SessionLock) -> SessionHolder | None:
-        return self._holders.get(lock)
+        held = self._holders.get(lock.token)
+        return None if held is None else held[1]
 
     def take_all(self) -> list[tuple[SessionLock, SessionHolder]]:
         """They are told nothing more: somebody else tells them."""
-        taken, self._holders = list(self._holders.items()), {}
+        taken, self._holders = list(self._holders.values()), {}
         return taken
 
     def lose_all(self) -> None:
-        self.lose(list(self._holders))
+        self.lose(list(self))

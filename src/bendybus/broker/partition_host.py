@@ -46,7 +46,9 @@ from bendybus.domain.messages import Message, MessageState, SubQueue
 from bendybus.domain.partition import Partition
 from bendybus.domain.session_commands import (
     AcceptSession,
+    GivenInSessions,
     LockInSession,
+    LockInSessions,
     SessionAccepted,
     SessionLock,
 )
@@ -253,6 +255,21 @@ class PartitionHost(PartitionSuccession):
             return []
         assert isinstance(reply, Given)
         return reply.messages
+
+    def lock_in_sessions(
+        self, wanted: Sequence[tuple[SessionLock, int]], size_max: int
+    ) -> tuple[list[tuple[SessionLock, list[Message], bool]], int]:
+        partition = self._partition
+        if partition is None:
+            return [], len(wanted)
+        fitting, count, asked = partition.fitting_in_sessions(wanted, size_max)
+        if not fitting:
+            return [], asked
+        reply = self._apply_at_once(
+            partition, LockInSessions(fitting, self.queue.entropy.take(ENTROPY_PER_LOCK * count))
+        )
+        assert isinstance(reply, GivenInSessions)
+        return reply.given, asked
 
     def waiting_in_session(self, lock: SessionLock) -> bool:
         """Whether there are more messages for the holder of a session."""

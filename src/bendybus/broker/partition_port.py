@@ -176,6 +176,15 @@ class ReceivingPort(PartitionPort, Protocol):
     def lock_in_session(self, lock: SessionLock, count: int, size_max: int) -> list[Message]:
         """`lock` for the holder of a session; nothing if the session is lost."""
 
+    def lock_in_sessions(
+        self, wanted: Sequence[tuple[SessionLock, int]], size_max: int
+    ) -> tuple[list[tuple[SessionLock, list[Message], bool]], int]:
+        """`lock_in_session` for several sessions, each with how many messages are wanted.
+
+        Returns the messages of the sessions that have some, each with whether there are more; and how many of
+        the sessions were asked. The others come when there is room: all have `size_max` bytes together.
+        """
+
     def waiting_in_session(self, lock: SessionLock) -> bool:
         """Whether there are more messages for the holder of a session."""
 

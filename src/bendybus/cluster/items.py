@@ -80,7 +80,8 @@ COMMANDS: Final[dict[int, type]] = {
 LOCAL_COMMANDS: Final[frozenset[type]] = frozenset(
     {
         # The owner locks for others when they have asked for messages (`Demand`).
-        *(commands.Lock, commands.LockThese, commands.Receive, session_commands.LockInSession),
+        *(commands.Lock, commands.LockThese, commands.Receive),
+        *(session_commands.LockInSession, session_commands.LockInSessions),
         # The owner's own work: time, durability, forwarding.
         *(commands.Confirm, commands.Tick, commands.MoveLockEnds, commands.Publish),
         *(commands.Post, commands.Reassign, commands.Transferred, commands.Undeliverable),
@@ -106,6 +107,9 @@ REPLIES: Final[dict[int, type]] = {
     13: range_commands.Purged,
     14: range_commands.Replayable,
 }
+
+LOCAL_REPLIES: Final[frozenset[type]] = frozenset({session_commands.GivenInSessions})
+"""Replies to commands that only the owner gives."""
 
 _KINDS: Final = {each: kind for table in (COMMANDS, REPLIES) for kind, each in table.items()}
 

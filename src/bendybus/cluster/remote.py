@@ -388,6 +388,12 @@ class RemoteQueuePartition(RemotePartition[Queue]):
             return []
         return self._supplier.take_in_session(lock, count, size_max)
 
+    def lock_in_sessions(
+        self, wanted: Sequence[tuple[SessionLock, int]], size_max: int
+    ) -> tuple[list[tuple[SessionLock, list[Message], bool]], int]:
+        locked = [(lock, self.lock_in_session(lock, count, size_max)) for lock, count in wanted]
+        return [(lock, given, self.waiting_in_session(lock)) for lock, given in locked], len(wanted)
+
     def waiting_in_session(self, lock: SessionLock) -> bool:
         return self._supplier.waiting_in_session(lock)
 

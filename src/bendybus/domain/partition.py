@@ -166,6 +166,33 @@ class Partition:
             return 0
         return session.waiting.fitting(count, size_max)
 
+    def fitting_in_sessions(
+        self, wanted: Sequence[tuple[SessionLock, int]], size_max: int
+    ) -> tuple[list[tuple[SessionLock, int]], int, int]:
+        """How many of the messages wanted in each session fit into `size_max` bytes together.
+
+        Returns the sessions with at least one, the number of messages, and how many sessions were looked at:
+        fewer than all, if what they have is more than fits. The first session with messages has at least one.
+        """
+        locks = self._parts.stock.session_locks
+        fitting: list[tuple[SessionLock, int]] = []
+        total = 0
+        if locks is None:
+            return fitting, 0, len(wanted)
+        for position, (lock, most) in enumerate(wanted):
+            session = locks.find_held(lock)
+            if session is None or session.rests_until or not session.waiting:
+                continue
+            if size_max <= 0:
+                return fitting, total, position
+            count, size = session.waiting.fitting_size(most, size_max)
+            if size > size_max and fitting:
+                return fitting, total, position
+            size_max -= size
+            total += count
+            fitting.append((lock, count))
+        return fitting, total, len(wanted)
+
     def has_session(self, lock: SessionLock) -> bool:
         """Whether the session is held under this lock. The lock may have expired."""
         locks = self._parts.stock.session_locks

@@ -117,6 +117,11 @@ class Run:
             return len(sizes)
         return max(1, bisect_right(list(accumulate(sizes)), size_max))
 
+    def fitting_size(self, count: int, size_max: int) -> tuple[int, int]:
+        """`fitting`, and the size of those messages."""
+        fitting = self.fitting(count, size_max)
+        return fitting, sum([message.size for message in self._slots[self._head : self._head + fitting]])
+
     def replace(self, messages: list[Message]) -> None:
         """Replace all messages by these, which are in order."""
         self._slots = messages

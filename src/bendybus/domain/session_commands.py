@@ -7,16 +7,20 @@ commands.py. What a session is: sessions.py.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+from bendybus.domain.messages import Message
 from bendybus.names import Instant, LockToken, SessionId, SessionKey
 
 __all__ = [
     "AcceptSession",
     "FindSessionState",
+    "GivenInSessions",
     "ListSessions",
     "LockInSession",
+    "LockInSessions",
     "ReleaseSession",
     "RenewSession",
     "SessionAccepted",
@@ -70,6 +74,17 @@ class LockInSession:
 
 
 @dataclass(slots=True)
+class LockInSessions:
+    """`LockInSession` for several sessions: each with its lock and how many messages. `entropy`: for all.
+
+    A session whose lock is lost is given nothing, and raises no error.
+    """
+
+    wanted: Sequence[tuple[SessionLock, int]]
+    entropy: bytes
+
+
+@dataclass(slots=True)
 class RenewSession:
     """Restart the lock duration for the session and its locked messages."""
 
@@ -113,6 +128,7 @@ class ListSessions:
 SessionCommand: TypeAlias = (
     AcceptSession
     | LockInSession
+    | LockInSessions
     | RenewSession
     | ReleaseSession
     | SetSessionState
@@ -127,6 +143,13 @@ class SessionAccepted:
 
     lock: SessionLock | None
     locked_until: Instant = _UNSET
+
+
+@dataclass(frozen=True, slots=True)
+class GivenInSessions:
+    """The messages handed out in each session, oldest first, and whether it has more that wait."""
+
+    given: list[tuple[SessionLock, list[Message], bool]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,4 +168,4 @@ class SessionsListed:
     matching: int
 
 
-SessionReply: TypeAlias = SessionAccepted | SessionStateFound | SessionsListed
+SessionReply: TypeAlias = SessionAccepted | GivenInSessions | SessionStateFound | SessionsListed

@@ -165,7 +165,9 @@ class SessionLocks:
     def find_held(self, lock: SessionLock) -> Session | None:
         """The session under this lock. The lock may have expired."""
         session = self._locked.get(lock.key)
-        return session if session is not None and session.lock == lock else None
+        if session is None or (session.lock is not lock and session.lock != lock):
+            return None
+        return session
 
     def rest(self, session: Session, until: Instant) -> None:
         """Hand out nothing of this session before then. It is offered to nobody."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from bendybus.amqp.performatives import DeliveryState, Flow, Transfer
 from bendybus.amqp.serial import SERIAL_MAX, distance
 from bendybus.engine.deliveries import Outgoing, SentDelivery, WaitingDelivery
-from bendybus.engine.packing import FRAME_OVERHEAD_MAX, TransferHead
+from bendybus.engine.packing import FRAME_OVERHEAD_MAX
 
 if TYPE_CHECKING:
     from bendybus.engine.sending import SendingLink
@@ -84,7 +84,6 @@ class OutgoingTransfers:
     ) -> int:
         """Sends, from the front, deliveries that fit one frame each and the window. Returns how many."""
         connection = self._session.connection
-        channel, handle = self._session.channel, link.handle
         frame_size_max = connection.outgoing_frame_size
         write = connection.output.extend
         unsettled = self.unsettled
@@ -95,7 +94,7 @@ class OutgoingTransfers:
         for tag, head, body in outgoing:
             if len(tag) != tag_size:
                 tag_size = len(tag)
-                layout = TransferHead(channel, handle, tag_size, settled, message_format)
+                layout = link.head(tag_size, settled, message_format)
                 pack, prefix, mark, suffix = layout.pack, layout.prefix, layout.mark, layout.suffix
                 head_size = layout.size
             frame_size = head_size + len(head) + len(body)

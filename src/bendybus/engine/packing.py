@@ -52,10 +52,13 @@ def _head_layout(tag_size: int) -> Struct:
 class TransferHead:
     """The bytes before the payload, for single-frame transfers with tags of one size."""
 
-    __slots__ = ("mark", "pack", "prefix", "size", "suffix")
+    __slots__ = ("_message_format", "_settled", "_tag_size", "mark", "pack", "prefix", "size", "suffix")
 
     def __init__(self, channel: int, handle: int, tag_size: int, settled: bool, message_format: int) -> None:
         assert tag_size <= TAG_SIZE_MAX, tag_size
+        self._tag_size = tag_size
+        self._settled = settled
+        self._message_format = message_format
         layout = _head_layout(tag_size)
         # count 1, handle 5, delivery-id 5, tag 2 + n, message-format 5, settled 1
         list_size = 19 + tag_size
@@ -66,6 +69,12 @@ class TransferHead:
         )
         self.mark = bytes((0xA0, tag_size))
         self.suffix = _TRANSFER_SUFFIX.pack(0x70, message_format, _TRUE if settled else _FALSE)
+
+    def fits(self, tag_size: int, settled: bool, message_format: int) -> bool:
+        """Whether it is for such transfers too."""
+        return (
+            self._tag_size == tag_size and self._settled == settled and self._message_format == message_format
+        )
 
 
 def pack_dispositions(

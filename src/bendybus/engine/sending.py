@@ -12,6 +12,7 @@ from bendybus.amqp.performatives import SENDER, SND_SETTLED, Attach, DeliverySta
 from bendybus.amqp.serial import add, distance
 from bendybus.engine.deliveries import Outgoing, SentDelivery
 from bendybus.engine.link import Link
+from bendybus.engine.packing import TransferHead
 from bendybus.engine.states import LinkState
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ __all__ = ["SendingLink"]
 class SendingLink(Link):
     role = SENDER
 
-    __slots__ = ("_credit", "_drained_owed", "_left_unsettled", "delivery_count", "drain")
+    __slots__ = ("_credit", "_drained_owed", "_head", "_left_unsettled", "delivery_count", "drain")
 
     def __init__(self, session: Session, name: str, handle: int) -> None:
         super().__init__(session, name, handle)
@@ -32,6 +33,7 @@ class SendingLink(Link):
         self._credit = 0
         self._drained_owed = False
         self._left_unsettled: list[SentDelivery] | None = None
+        self._head: TransferHead | None = None
 
     # -- what the application calls ----------------------------------------------------
 
@@ -134,6 +136,14 @@ class SendingLink(Link):
         self.session.connection.events.add_flow(self)
         if flow.echo and self.state is LinkState.ATTACHED:
             self.write_flow()
+
+    def head(self, tag_size: int, settled: bool, message_format: int) -> TransferHead:
+        """The bytes before the payload of a transfer. A link that sends one at a time uses them again."""
+        head = self._head
+        if head is None or not head.fits(tag_size, settled, message_format):
+            channel = self.session.channel
+            head = self._head = TransferHead(channel, self.handle, tag_size, settled, message_format)
+        return head
 
     def sent_waiting(self) -> None:
         """One of the deliveries that waited has been sent."""

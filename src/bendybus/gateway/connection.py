@@ -40,8 +40,10 @@ from bendybus.errors import BrokerError, ProtocolError
 from bendybus.gateway.attachments import InboundNode, OutboundNode
 from bendybus.gateway.client_identity import ClientIdentity
 from bendybus.gateway.holdings import Holdings
+from bendybus.gateway.joined_outcomes import JoinedOutcomes
 from bendybus.gateway.links import Links
 from bendybus.gateway.probation import Probation
+from bendybus.gateway.ready_sessions import ReadySessions
 from bendybus.gateway.transactions import Transactions
 from bendybus.names import SessionId, SessionKey
 
@@ -68,12 +70,14 @@ class AmqpConnection(asyncio.Protocol):
         self._gateway = gateway
         self.observer = gateway.observer
         self.transactions = Transactions()
+        self.joined_outcomes = JoinedOutcomes()
         self._engine = Connection.server(gateway.engine_config)
         self.holdings = Holdings(self._engine, gateway.budget.open(self))
         self.session_locks: dict[tuple[Queue, SessionKey], SessionLock] = {}
         """The sessions that links of this connection hold."""
         self.session_links: dict[tuple[Queue, str], SessionId] = {}
         """The same, by the names of the links."""
+        self.ready_sessions = ReadySessions(self)
         self.links = Links(self)
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._transport: asyncio.Transport | None = None
@@ -231,7 +235,13 @@ class AmqpConnection(asyncio.Protocol):
     def _handle_slice(self, events: list[Event]) -> int:
         """Handle events in order, but only a part of a long series of requests. Returns how many."""
         requests = 0
+        outcomes_came = False
         for position, event in enumerate(events):
+            if type(event) is OutcomesReceived:
+                outcomes_came = True
+            elif outcomes_came:
+                self.joined_outcomes.submit()
+                outcomes_came = False
             if type(event) is DeliveriesReceived and not self.links.takes_batches(event.link):
                 link, first = event.link, event.deliveries[:REQUESTS_PER_SLICE]
                 requests += len(first)
@@ -241,6 +251,8 @@ class AmqpConnection(asyncio.Protocol):
                     self._handle(DeliveriesReceived(link, first))
                     break
             self._handle(event)
+        if outcomes_came:
+            self.joined_outcomes.submit()
         return requests
 
     # -- the nodes' side ----------------------------------------------------------
@@ -317,6 +329,7 @@ class AmqpConnection(asyncio.Protocol):
 
     def _flush(self) -> None:
         self._flushing = False
+        self.ready_sessions.deliver()
         self._unwritten_bytes = 0
         data = self._engine.data_to_send()
         if data and self._transport is not None:

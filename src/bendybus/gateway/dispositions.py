@@ -1,10 +1,10 @@
 """The dispositions of a receiving link: a client settles messages, and is answered when that is durable.
 
-A disposition becomes one command for each partition (settlement.py says which). One that is
-part of a transaction is kept there, and the messages stay locked until the transaction is
-over. Until then they cannot be settled outside of it: another outcome has to wait, and has no effect after a
-commit. (The Java SDK releases what it has settled in a transaction, when its link closes.) Delivering:
-receiver.py.
+A disposition becomes one command for each partition (settlement.py says which). Completions are joined with
+those of the connection's other links (joined_outcomes.py). A disposition that is part of a transaction is
+kept there, and the messages stay locked until the transaction is over. Until then they cannot be settled
+outside of it: another outcome has to wait, and has no effect after a commit. (The Java SDK releases what it
+has settled in a transaction, when its link closes.) Delivering: receiver.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from bendybus.amqp.performatives import TransactionalState
+from bendybus.amqp.performatives import Accepted, TransactionalState
 from bendybus.broker.host import ignore
 from bendybus.broker.partition_port import ReceivingPort
 from bendybus.broker.queue import Queue
@@ -43,6 +43,7 @@ class Dispositions:
         self._connection = connection
         self._link = link
         self._queue = queue
+        self._joined = connection.joined_outcomes
         self._go_on = go_on
         self._closed = False
         self._enlisted: dict[bytes, Transaction] = {}
@@ -59,10 +60,17 @@ class Dispositions:
             if isinstance(event.state, TransactionalState):
                 self._enlist(event, event.state, by_host)
                 return
+            observer = self._connection.observer
+            if observer is None and type(event.state) is Accepted:
+                for host, deliveries in by_host:
+                    self._joined.complete(self, event, host, deliveries, _tokens(deliveries))
+                self._go_on()
+                return
+            self._joined.submit()
             for host, deliveries in by_host:
                 command = command_for_outcome(_tokens(deliveries), event.state)
-                done: OnReply = partial(self._settled, event, deliveries)
-                if (observer := self._connection.observer) is not None:
+                done: OnReply = partial(self.settled, event, deliveries)
+                if observer is not None:
                     done = observer.settling(self._queue.path, command, done)
                 host.submit(command, done)
         except (TransactionUnknown, TransactionTimedOut) as error:
@@ -86,6 +94,7 @@ class Dispositions:
     def _outcome_after(self, event: OutcomesReceived, committed: bool) -> None:
         if not committed:
             self.outcomes(event)
+            self._joined.submit()
 
     def _enlist(
         self,
@@ -159,8 +168,8 @@ class Dispositions:
                 group.append(delivery)
         return [(hosts[int.from_bytes(number, "big")], group) for number, group in groups.items()]
 
-    def _settled(
-        self, event: OutcomesReceived, deliveries: list[SentDelivery], reply: Reply | BrokerError
+    def settled(
+        self, event: OutcomesReceived, deliveries: Sequence[SentDelivery], reply: Reply | BrokerError
     ) -> None:
         if event.settled or self._closed:
             return

@@ -35,7 +35,7 @@ from bendybus.names import Instant, LockToken
 if TYPE_CHECKING:
     from bendybus.gateway.connection import AmqpConnection
 
-__all__ = ["PAGE_BYTES_MAX", "Receiver"]
+__all__ = ["PAGE_BYTES_MAX", "PAGE_MAX", "Receiver"]
 
 # Messages in one read from a store: enough to make the read worthwhile, and not too many locks at once.
 PAGE_MAX: Final = 256
@@ -98,6 +98,9 @@ class Receiver:
         self._answer_drain()
 
     def wake(self) -> None:
+        self._deliver()
+
+    def _deliver(self) -> None:
         self.take()
         self._answer_drain()
         self._connection.flush_soon()
@@ -209,7 +212,7 @@ class Receiver:
         ]
         self._kept.extend(page)
         self._connection.holdings.keep(_kept_size(page))
-        self.wake()
+        self._deliver()
 
     def _give_back(self, host: ReceivingPort, tokens: list[LockToken]) -> None:
         """These messages cannot be read now, or are no longer wanted."""
@@ -218,7 +221,7 @@ class Receiver:
             self._answer_drain()
         host.release(tokens)
         if not self._closed:
-            self.wake()
+            self._deliver()
 
     def _deliver_kept(self) -> None:
         kept = self._kept
@@ -292,7 +295,7 @@ class Receiver:
                     if token not in lost
                 ]
                 self._send([message for message, _ in gone], [payload for _, payload in gone])
-            self.wake()
+            self._deliver()
 
         host.submit(Complete(tokens), removed)
 
@@ -326,7 +329,7 @@ class Receiver:
     def _go_on(self) -> None:
         """Messages were settled: if that made room, deliver more."""
         if self._crowded and not self._link.crowded:
-            self.wake()
+            self._deliver()
 
     # -- the end ------------------------------------------------------------------
 

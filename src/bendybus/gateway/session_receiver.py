@@ -4,14 +4,15 @@ The attach is answered when the session is locked: the session that it names, or
 free session with messages in any partition. A receiver that finds none waits, and is refused
 when its timeout expires. A session that can be handed over goes to the receiver that presents
 its token, and the link of its former holder is closed. Delivering and settling work as for
-other receivers (receiver.py), but from one session instead of all partitions. Messages that
+other receivers (receiver.py), but from one session instead of all partitions, and together with
+the other session links of the connection (ready_sessions.py). Messages that
 would be kept for a later credit are released at once, so that the session stays in order.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from os import urandom
 from typing import TYPE_CHECKING, Final
@@ -25,7 +26,7 @@ from bendybus.domain.messages import Message, SubQueue
 from bendybus.domain.session_commands import AcceptSession, ReleaseSession, SessionAccepted, SessionLock
 from bendybus.engine.sending import SendingLink
 from bendybus.errors import BrokerError, OperationTimeout
-from bendybus.gateway.receiver import PAGE_BYTES_MAX, Receiver
+from bendybus.gateway.receiver import PAGE_BYTES_MAX, PAGE_MAX, Receiver
 from bendybus.gateway.session_filters import WantedSession, answer_source
 from bendybus.gateway.settlement import session_lost
 from bendybus.names import Instant, LockToken, PartitionNumber
@@ -133,13 +134,40 @@ class SessionReceiver(Receiver):
     def flow(self) -> None:
         # Credit that arrives before the session is locked is used afterwards.
         if self._session is not None:
-            super().flow()
+            self._connection.ready_sessions.add(self)
 
     def wake(self) -> None:
         if self._session is not None:
-            super().wake()
+            self._connection.ready_sessions.add(self)
+            self._connection.flush_soon()
         elif not self._closed:
             self._look()
+
+    def asks(self) -> tuple[ReceivingPort, SessionLock, int] | None:
+        """What to ask for, together with other links; None if there is nothing, or if it was served alone."""
+        if self._closed or self._session is None or self._partition is None:
+            return None
+        wanted = self._wanted()
+        if wanted <= 0:
+            self._crowded = self._link.crowded
+            return None
+        if self._kept or self._reading or self._deletes:
+            self.take()
+            return None
+        return self._queue.hosts[self._partition], self._session, min(wanted, PAGE_MAX)
+
+    def fetch(self, host: ReceivingPort, messages: list[Message], payloads: list[bytes]) -> None:
+        """These messages were locked for the link, and some have to be read. `payloads`: those in memory."""
+        self._fetch(host, messages, payloads)
+
+    def send_rendered(self, rendered: Sequence[tuple[bytes, bytes, bytes]]) -> None:
+        """Send messages that were locked for the link."""
+        self._link.send(rendered, settled=False, overrun=False)
+
+    def served(self) -> None:
+        """Nothing more can be sent to the link now."""
+        if self._link.drain and not self._closed:
+            self._answer_drain()
 
     def lost(self) -> None:
         """The session is no longer ours."""

@@ -266,7 +266,7 @@ def test_a_command_with_an_unknown_number_is_refused() -> None:
 
 def test_every_command_and_reply_crosses_or_is_the_owners_own() -> None:
     assert items.all_of(Command) == {*items.COMMANDS.values(), *items.LOCAL_COMMANDS}
-    assert items.all_of(Reply) == {*items.REPLIES.values()}
+    assert items.all_of(Reply) == {*items.REPLIES.values(), *items.LOCAL_REPLIES}
 
 
 @pytest.mark.parametrize(

@@ -35,8 +35,10 @@ from bendybus.domain.partition import Partition
 from bendybus.domain.session_commands import (
     AcceptSession,
     FindSessionState,
+    GivenInSessions,
     ListSessions,
     LockInSession,
+    LockInSessions,
     ReleaseSession,
     RenewSession,
     SessionAccepted,
@@ -252,6 +254,38 @@ def test_a_lost_lock_that_nobody_noticed_can_be_taken_over(driver: Driver) -> No
     told = driver.effect(SessionsLost)
     assert told is not None
     assert told.locks == [old]
+
+
+# -- several sessions at once -----------------------------------------------------
+
+
+def test_messages_of_several_sessions_are_locked_by_one_command(driver: Driver) -> None:
+    a1, b1, a2, a3 = send(driver, A, B, A, A)
+    first, second, empty = accepted(driver, A), accepted(driver, B), accepted(driver, C)
+    reply = driver.apply(LockInSessions([(first, 2), (second, 5), (empty, 5)], driver.entropy(12)))
+    assert isinstance(reply, GivenInSessions)
+    assert reply.given == [(first, [a1, a2], True), (second, [b1], False), (empty, [], False)]
+    assert len(set(tokens([a1, a2, b1]))) == 3
+    assert a3.lock_token is None
+
+
+def test_of_several_sessions_those_that_are_lost_are_given_nothing(driver: Driver) -> None:
+    _, b1 = send(driver, A, B)
+    lost, held = accepted(driver, A), accepted(driver, B)
+    driver.apply(ReleaseSession(lost))
+    reply = driver.apply(LockInSessions([(lost, 1), (held, 1)], driver.entropy(2)))
+    assert isinstance(reply, GivenInSessions)
+    assert reply.given == [(held, [b1], False)]
+
+
+def test_what_several_sessions_are_given_fits_into_a_page(driver: Driver) -> None:
+    send(driver, A, B, A, C)
+    a, b, c = accepted(driver, A), accepted(driver, B), accepted(driver, C)
+    wanted = [(a, 5), (b, 5), (c, 5)]
+    assert driver.partition.fitting_in_sessions(wanted, 1000) == ([(a, 2), (b, 1), (c, 1)], 4, 3)
+    assert driver.partition.fitting_in_sessions(wanted, 300) == ([(a, 2), (b, 1)], 3, 2)
+    assert driver.partition.fitting_in_sessions(wanted, 250) == ([(a, 2)], 2, 1)
+    assert driver.partition.fitting_in_sessions(wanted, 1) == ([(a, 1)], 1, 1)
 
 
 # -- what has no session ----------------------------------------------------------

@@ -20,8 +20,10 @@ from bendybus.domain.commands import (
 from bendybus.domain.session_commands import (
     AcceptSession,
     FindSessionState,
+    GivenInSessions,
     ListSessions,
     LockInSession,
+    LockInSessions,
     ReleaseSession,
     RenewSession,
     SessionAccepted,
@@ -117,9 +119,13 @@ class SessionMachine(PartitionMachine):
     def go_on_in_session(self, data: st.DataObject, amount: int, state: bytes | None) -> None:
         """With a session that is held, or was."""
         lock = data.draw(st.sampled_from(self.session_locks[-3:]))
-        act = data.draw(st.sampled_from(["take", "renew", "release", "remember", "hand over"]))
+        act = data.draw(
+            st.sampled_from(["take", "take together", "renew", "release", "remember", "hand over"])
+        )
         if act == "take":
             self.take_in_session(lock, amount)
+        elif act == "take together":
+            self.take_in_sessions(self.session_locks[-3:], amount)
         elif act == "hand over":
             self.hand_over(lock)
         elif act == "renew":
@@ -140,6 +146,21 @@ class SessionMachine(PartitionMachine):
         assert isinstance(reply, Given)
         assert numbers(reply.messages) == expected
         self.grant(reply.messages, self.held_until[lock])
+        self.drop_expired()
+
+    def take_in_sessions(self, locks: list[SessionLock], amount: int) -> None:
+        """Those that are lost are given nothing."""
+        wanted = [(lock, amount) for lock in locks]
+        self.end_locks()
+        held = [lock for lock in locks if self.holds(lock)]
+        waiting = {lock: [record.number for record in self.in_session(lock.session_id)] for lock in held}
+        reply = self.apply(LockInSessions(wanted, self.entropy(amount * len(wanted))))
+        assert isinstance(reply, GivenInSessions)
+        assert [lock for lock, _, _ in reply.given] == held
+        for lock, messages, more in reply.given:
+            assert numbers(messages) == waiting[lock][:amount]
+            assert more or not waiting[lock][amount:]
+            self.grant(messages, self.held_until[lock])
         self.drop_expired()
 
     def refused_for_lost_lock(self, command: Command) -> None:

@@ -18,6 +18,7 @@ from bendybus.engine.events import OutcomesReceived
 from bendybus.envelope import admit
 from bendybus.errors import InvalidOperation, MessageLockLost, StoreCorrupted, StoreUnavailable
 from bendybus.gateway.holdings import Holdings
+from bendybus.gateway.joined_outcomes import JoinedOutcomes
 from bendybus.gateway.receiver import Receiver
 from bendybus.gateway.settlement import refused
 from bendybus.names import Instant, SequenceNumber
@@ -56,6 +57,7 @@ class FakeConnection:
     writable: bool = True
     holdings: Holdings = field(default_factory=holdings_in)
     observer: None = None
+    joined_outcomes: JoinedOutcomes = field(default_factory=JoinedOutcomes)
 
     def flush_soon(self) -> None: ...
 

@@ -19,6 +19,8 @@ from bendybus.envelope import admit
 from bendybus.errors import BrokerError, SessionLockLost
 from bendybus.gateway import session_receiver
 from bendybus.gateway.holdings import Holdings
+from bendybus.gateway.joined_outcomes import JoinedOutcomes
+from bendybus.gateway.ready_sessions import ReadySessions
 from bendybus.gateway.session_filters import SESSION_FILTER, wanted_session
 from bendybus.gateway.session_receiver import SessionReceiver
 from bendybus.names import Instant, LockToken, SessionId, SessionKey
@@ -72,8 +74,14 @@ class FakeConnection:
     session_locks: dict[tuple[Queue, SessionKey], SessionLock] = field(default_factory=dict)
     session_links: dict[tuple[Queue, str], SessionId] = field(default_factory=dict)
     observer: None = None
+    joined_outcomes: JoinedOutcomes = field(default_factory=JoinedOutcomes)
+    ready_sessions: ReadySessions = field(init=False)
 
-    def flush_soon(self) -> None: ...
+    def __post_init__(self) -> None:
+        self.ready_sessions = ReadySessions(self)
+
+    def flush_soon(self) -> None:
+        self.ready_sessions.deliver()
 
     def sent(self, size: int) -> None: ...
 
@@ -88,6 +96,11 @@ def receiver_on(
     receiver = SessionReceiver(connection, link, gated.queue, wanted)
     receiver.accept()
     return receiver, link, connection
+
+
+def use_credit(receiver: SessionReceiver, connection: FakeConnection) -> None:
+    receiver.flow()
+    connection.flush_soon()
 
 
 async def put(gated: GatedQueue, *ids: str) -> None:
@@ -118,15 +131,15 @@ async def test_what_was_read_for_credit_that_is_gone_goes_back_in_order():
         gated.cache.limit_bytes = 0
         await put(gated, "1", "2", "3")
         gate = hold_reads(gated.store)
-        receiver, link, _ = receiver_on(gated)
+        receiver, link, connection = receiver_on(gated)
         link.credit = 3
-        receiver.flow()
+        use_credit(receiver, connection)
         link.credit = 1
         gate.set()
         await gated.read_back()
         assert link.sent == ["1"]
         link.credit = 2
-        receiver.flow()
+        use_credit(receiver, connection)
         await gated.read_back()
         assert link.sent == ["1", "2", "3"]
         assert [message.delivery_count for message in gated.host.partition.confirmed()] == [0, 0, 0]
@@ -140,7 +153,7 @@ async def test_a_link_that_closes_while_its_payloads_are_read_gives_all_back():
         gate = hold_reads(gated.store)
         receiver, link, connection = receiver_on(gated)
         link.credit = 2
-        receiver.flow()
+        use_credit(receiver, connection)
         receiver.close()
         gate.set()
         await gated.read_back()
@@ -155,7 +168,7 @@ async def test_holders_are_told_when_their_partition_is_read_anew():
         await put(gated, "1")
         receiver, link, connection = receiver_on(gated)
         link.credit = 1
-        receiver.flow()
+        use_credit(receiver, connection)
         gated.store.fails_once = OSError("no space left")
         gated.host.submit(Complete(link.tags), gated.replies.append)
         reason = await asyncio.wait_for(connection.links.ended, 10)

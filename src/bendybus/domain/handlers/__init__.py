@@ -47,6 +47,7 @@ HANDLERS: Final[dict[type[object], Handler]] = {
     commands.MoveLockEnds: ticks.move_lock_ends,
     session_commands.AcceptSession: sessions.accept,
     session_commands.LockInSession: sessions.lock_messages,
+    session_commands.LockInSessions: sessions.lock_in_sessions,
     session_commands.RenewSession: sessions.renew,
     session_commands.ReleaseSession: sessions.release,
     session_commands.SetSessionState: sessions.set_state,

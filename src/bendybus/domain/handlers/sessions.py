@@ -16,8 +16,10 @@ from bendybus.domain.parts import Parts
 from bendybus.domain.session_commands import (
     AcceptSession,
     FindSessionState,
+    GivenInSessions,
     ListSessions,
     LockInSession,
+    LockInSessions,
     ReleaseSession,
     RenewSession,
     SessionAccepted,
@@ -36,6 +38,7 @@ __all__ = [
     "check_state",
     "find_state",
     "list_sessions",
+    "lock_in_sessions",
     "lock_messages",
     "refuse_sessionless",
     "release",
@@ -135,6 +138,25 @@ def lock_messages(parts: Parts, command: LockInSession, at: Instant, changes: Ch
     locks.grant(session, messages, command.entropy)
     stock.tally.give(messages, at)
     return Given(messages)
+
+
+def lock_in_sessions(parts: Parts, command: LockInSessions, at: Instant, changes: Changes) -> GivenInSessions:
+    stock, entropy = parts.stock, command.entropy
+    locks = _locks_of(stock)
+    stock.end_locks(at, changes)
+    given: list[tuple[SessionLock, list[Message], bool]] = []
+    together: list[Message] = []
+    for lock, count in command.wanted:
+        session = locks.find_held(lock)
+        if session is None or session.rests_until:
+            continue
+        messages = stock.take_alive(session.waiting, count, at, changes)
+        start = len(together) * ENTROPY_PER_LOCK
+        locks.grant(session, messages, entropy[start : start + len(messages) * ENTROPY_PER_LOCK])
+        together += messages
+        given.append((lock, messages, len(session.waiting) > 0))
+    stock.tally.give(together, at)
+    return GivenInSessions(given)
 
 
 def find_state(parts: Parts, command: FindSessionState, at: Instant, changes: Changes) -> SessionStateFound:

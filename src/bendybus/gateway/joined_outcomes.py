@@ -1,0 +1,79 @@
+"""Messages that several links of one connection complete one after another, settled together.
+
+A disposition may cover deliveries of many links: a client that holds a thousand sessions settles a message or
+two of each. Consecutive outcomes become one `Complete` for each partition, and one commit answers them all.
+Whatever comes between two outcomes finds the first one submitted (`AmqpConnection`). What a link does with
+the answer: dispositions.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from bendybus.broker.host import ignore
+from bendybus.broker.partition_port import ReceivingPort
+from bendybus.domain.commands import Complete, Reply
+from bendybus.engine.deliveries import SentDelivery
+from bendybus.engine.events import OutcomesReceived
+from bendybus.errors import BrokerError
+from bendybus.names import LockToken
+
+__all__ = ["JoinedOutcomes", "OutcomeSource"]
+
+
+class OutcomeSource(Protocol):
+    """A link whose messages are settled."""
+
+    def settled(
+        self, event: OutcomesReceived, deliveries: Sequence[SentDelivery], reply: Reply | BrokerError
+    ) -> None:
+        """The outcome of these deliveries is durable, or has failed."""
+
+
+class _Completion:
+    """What one partition is asked to complete."""
+
+    __slots__ = ("tokens", "unanswered")
+
+    def __init__(self, tokens: list[LockToken]) -> None:
+        self.tokens = tokens
+        self.unanswered: list[tuple[OutcomeSource, OutcomesReceived, Sequence[SentDelivery]]] = []
+        """The deliveries whose receivers wait for an answer."""
+
+    def answer(self, reply: Reply | BrokerError) -> None:
+        for source, event, deliveries in self.unanswered:
+            source.settled(event, deliveries, reply)
+
+
+class JoinedOutcomes:
+    __slots__ = ("_completions",)
+
+    def __init__(self) -> None:
+        self._completions: dict[ReceivingPort, _Completion] = {}
+
+    def complete(
+        self,
+        source: OutcomeSource,
+        event: OutcomesReceived,
+        host: ReceivingPort,
+        deliveries: Sequence[SentDelivery],
+        tokens: list[LockToken],
+    ) -> None:
+        """Complete these deliveries of one partition with the next `submit`."""
+        completion = self._completions.get(host)
+        if completion is None:
+            completion = self._completions[host] = _Completion(tokens)
+        else:
+            completion.tokens += tokens
+        if not event.settled:
+            completion.unanswered.append((source, event, deliveries))
+
+    def submit(self) -> None:
+        """Pass everything on to the partitions."""
+        if self._completions:
+            completions, self._completions = self._completions, {}
+            for host, completion in completions.items():
+                host.submit(
+                    Complete(completion.tokens), completion.answer if completion.unanswered else ignore
+                )
