@@ -149,7 +149,7 @@ class ServerProcess:
         if word != "ready":
             self.kill()
             pytest.fail(f"the server said {self.first_line!r}; its log:\n{self.log.read_text()}")
-        found = re.search(r"Endpoint=sb://127\.0\.0\.1:(\d+)", self.connection_string)
+        found = re.search(r"Endpoint=sb://[\d.]+:(\d+)", self.connection_string)
         assert found is not None, self.connection_string
         self.port = int(found[1])
 
