@@ -3,8 +3,9 @@
 The programs come from PyPI's `pgserver` (in the dev group) or from Debian's
 package; where there are neither, tests that need them are skipped, saying so.
 `postgres` serves the whole session and is never stopped; `own_postgres` is its
-test's to stop, kill and start again. PostgreSQL refuses to run as root, so it is
-then run as the user `nobody`.
+test's to stop, kill and start again. `pair` makes two, one of which follows the
+other synchronously. PostgreSQL refuses to run as root, so it is then run as the
+user `nobody`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from typing import Any, Final
 
 import pytest
 
-__all__ = ["ADMIN", "PASSWORD", "Postgres", "programs"]
+from fix_machines import LOOPBACK, Machine
+
+__all__ = ["ADMIN", "PASSWORD", "Pair", "Postgres", "pair", "programs"]
 
 ADMIN: Final = "ann"
 PASSWORD: Final = "p@ss:word/%"
@@ -47,35 +50,67 @@ class Postgres:
         fsync: bool = True,
         tls: bool = False,
         connections: int = CONNECTIONS,
+        machine: Machine = LOOPBACK,
+        follows: Postgres | None = None,
     ) -> None:
+        """`follows`: this one is a standby of that one."""
         self.data = folder / "data"
         self.log = folder / "log"
+        # Free here, and free on a machine where nothing else runs.
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port: int = free.getsockname()[1]
         self._folder = folder
+        self._machine = machine
         self._bin = bin_folder
         self._databases = count()
         self._killed = False
         self._user = "nobody" if os.geteuid() == 0 else None
         if self._user:
             os.chown(folder, pwd.getpwnam(self._user).pw_uid, -1)
-        self._init(fsync, tls, connections)
+        if follows is None:
+            self._init(fsync, tls, connections)
+        else:
+            self.follow(follows)
 
     def _init(self, fsync: bool, tls: bool, connections: int) -> None:
         secret = self._write("secret", PASSWORD)
         self._run("initdb", "-D", self.data, "-U", ADMIN, "--pwfile", secret, "--auth=scram-sha-256",
                   "--encoding=UTF8", "--no-locale", "--no-sync")  # fmt: skip
-        lines = [
-            f"port = {self.port}",
-            "listen_addresses = '127.0.0.1'",
-            f"unix_socket_directories = '{self._folder}'",
-            f"fsync = {'on' if fsync else 'off'}",
-            f"max_connections = {connections}",
-        ]
+        lines = [f"fsync = {'on' if fsync else 'off'}", f"max_connections = {connections}"]
         if tls:
             lines += ["ssl = on", f"ssl_cert_file = '{self.certificate}'", f"ssl_key_file = '{self.key}'"]
-        with (self.data / "postgresql.conf").open("a") as file:
+        self._append("postgresql.conf", *self._place(), *lines)
+        if self._machine is not LOOPBACK:
+            others = f"{self._machine.address}/24 scram-sha-256"
+            self._append("pg_hba.conf", f"host all all {others}", f"host replication all {others}")
+
+    def _place(self) -> list[str]:
+        return [
+            f"port = {self.port}",
+            f"listen_addresses = '{self._machine.address}'",
+            f"unix_socket_directories = '{self._folder}'",
+        ]
+
+    def _append(self, name: str, *lines: str) -> None:
+        """Of several lines for one setting, the last counts."""
+        with (self.data / name).open("a") as file:
             file.write("\n".join(lines) + "\n")
+
+    # -- replication --------------------------------------------------------------
+
+    def follow(self, primary: Postgres) -> None:
+        """Become a standby, with a copy of what that one has. Not started yet."""
+        shutil.rmtree(self.data, ignore_errors=True)
+        self._run("pg_basebackup", "-D", self.data, "-R", "--checkpoint=fast", "-d", primary.url("postgres"))
+        self._append("postgresql.conf", *self._place(), "synchronous_standby_names = ''")
+
+    def replicate(self, synchronously: bool) -> None:
+        """Whether commits wait for a standby."""
+        self._append("postgresql.conf", f"synchronous_standby_names = '{'*' if synchronously else ''}'")
+        self._run("pg_ctl", "-D", self.data, "reload")
+
+    def promote(self) -> None:
+        self._run("pg_ctl", "-D", self.data, "-w", "-t", START_TIMEOUT_S, "promote")
 
     @property
     def certificate(self) -> Path:
@@ -115,9 +150,13 @@ class Postgres:
 
     def url(self, database: str, **parameters: object) -> str:
         query = "&".join(f"{key}={value}" for key, value in parameters.items())
-        return f"postgresql://{ADMIN}:{PASSWORD_IN_URL}@127.0.0.1:{self.port}/{database}" + (
+        return f"postgresql://{ADMIN}:{PASSWORD_IN_URL}@{self.place}/{database}" + (
             f"?{query}" if query else ""
         )
+
+    @property
+    def place(self) -> str:
+        return f"{self._machine.address}:{self.port}"
 
     def new_database(self) -> str:
         name = f"db{next(self._databases)}"
@@ -146,10 +185,15 @@ class Postgres:
         self._write("server.key", key)
 
     def _run(self, program: str, *arguments: object, check: bool = True) -> int:
+        enter, user = list(self._machine.enter), self._user
+        if enter and user is not None:
+            # Only root enters a machine.
+            who, user = pwd.getpwnam(user), None
+            enter += [f"--setuid={who.pw_uid}", f"--setgid={who.pw_gid}"]
         with (self._folder / "output").open("w+") as output:
             done = subprocess.run(
-                [str(self._bin / program), *map(str, arguments)],
-                stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=self._folder, user=self._user,
+                [*enter, str(self._bin / program), *map(str, arguments)],
+                stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=self._folder, user=user,
                 check=False, start_new_session=True,
             )  # fmt: skip
             if check and done.returncode:
@@ -157,6 +201,42 @@ class Postgres:
                 log = self.log.read_text()[-2000:] if self.log.exists() else ""
                 pytest.fail(f"{program} ended with {done.returncode}:\n{output.read()}\n{log}")
             return done.returncode
+
+
+class Pair:
+    """A primary and its synchronous standby, with the addresses of both in every URL."""
+
+    def __init__(self, primary: Postgres, standby: Postgres) -> None:
+        self.primary = primary
+        self.standby = standby
+        self._places = f"{primary.place},{standby.place}"
+
+    def url(self, database: str, **parameters: object) -> str:
+        return self.primary.url(database, **parameters).replace(self.primary.place, self._places)
+
+    def new_database(self) -> str:
+        return self.primary.new_database()
+
+    def fail_over(self) -> None:
+        """SIGKILL for the primary, and the standby takes its place. Nobody follows it yet."""
+        self.primary.kill()
+        self.promote()
+
+    def promote(self) -> None:
+        """The standby takes the place of the primary, whatever has become of that one."""
+        self.standby.promote()
+        self.primary, self.standby = self.standby, self.primary
+
+    def rejoin(self) -> None:
+        """The former primary follows the one that has its place, and commits wait for it again."""
+        if self.standby.running:
+            self.standby.stop("immediate")
+        self.standby.follow(self.primary)
+        self.standby.start()
+        self.primary.replicate(synchronously=True)
+
+    def connect(self, database: str) -> contextlib.AbstractContextManager[Any]:
+        return self.primary.connect(database)
 
 
 @cache
@@ -187,6 +267,8 @@ def cluster(
     tls: tuple[str, str] | None = None,
     parent: Path | None = None,
     connections: int = CONNECTIONS,
+    machine: Machine = LOOPBACK,
+    follows: Postgres | None = None,
 ) -> Iterator[Postgres]:
     """A cluster that has been started, in a folder below `parent` or wherever temporary ones go."""
     bin_folder = programs(tls=tls is not None)
@@ -197,7 +279,15 @@ def cluster(
     # Not in pytest's folder: other users have no way in there. And short, for the socket's path.
     folder = Path(tempfile.mkdtemp(prefix="bendybus-pg-", dir=parent))
     try:
-        server = Postgres(folder, bin_folder, fsync=fsync, tls=tls is not None, connections=connections)
+        server = Postgres(
+            folder,
+            bin_folder,
+            fsync=fsync,
+            tls=tls is not None,
+            connections=connections,
+            machine=machine,
+            follows=follows,
+        )
         if tls is not None:
             server.write_tls(*tls)
         server.start()
@@ -208,6 +298,18 @@ def cluster(
                 server.stop("immediate")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def pair(*machines: Machine) -> Iterator[Pair]:
+    """A primary and a synchronous standby, on these two machines or on this one."""
+    first, second = machines or (LOOPBACK, LOOPBACK)
+    with (
+        cluster(fsync=True, machine=first) as primary,
+        cluster(fsync=True, machine=second, follows=primary) as standby,
+    ):
+        primary.replicate(synchronously=True)
+        yield Pair(primary, standby)
 
 
 @pytest.fixture(scope="session")

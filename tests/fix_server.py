@@ -127,7 +127,7 @@ class _Running:
             if several_brokers() and (what := is_refused(said)) is not None:
                 not_with_several(what)
             pytest.fail(f"the server said {self.first_line!r}; its log:\n{said}")
-        found = re.search(r"Endpoint=sb://127\.0\.0\.1:(\d+)", self.connection_string)
+        found = re.search(r"Endpoint=sb://[\d.]+:(\d+)", self.connection_string)
         assert found is not None, self.connection_string
         self.port = int(found[1])
 

@@ -1,18 +1,24 @@
-"""A cluster of three brokers on PostgreSQL under load, while brokers are killed, stopped and restarted.
+"""A cluster of three brokers on PostgreSQL under load, while brokers, databases and the network fail.
 
     python tests/faults/brokers_check.py [--seconds 120] [--seed N]
 
 Senders number the messages of their sessions and repeat a send until it is acknowledged; duplicate detection
-drops what was stored before. Receivers take sessions at any broker and complete what they get. Meanwhile one
-broker at a time is killed (SIGKILL), stopped for longer than the others wait (SIGSTOP, SIGCONT), or restarted
-in order (SIGTERM); now and then the database crashes. In the end everything is counted: what was acknowledged
-and never received is lost; what was completed and comes back is unexpected; what comes before its predecessor
-in a session is out of order. Exit code 1 unless all three are 0 (N-03, N-04).
+drops what was stored before. Receivers take sessions at any broker and complete what they get. Meanwhile
+brokers are killed (SIGKILL), stopped for longer than the others wait (SIGSTOP, SIGCONT), and restarted in
+order (SIGTERM), alone or all in turn. One database crashes; another one, which has the catalog too, fails
+over to its synchronous standby. Every broker and database is a machine of its own (fix_machines.py), and the
+network between them is cut, in both directions or in one. Where machines cannot be made, the check says so
+and cuts nothing.
+
+In the end everything is counted: what was acknowledged and never received is lost; what was completed and
+comes back is unexpected; what comes before its predecessor in a session is out of order. Exit code 1 unless
+all three are 0 (N-03, N-04, N-07).
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import random
 import signal
 import sys
@@ -20,6 +26,7 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
@@ -31,11 +38,16 @@ from azure.core.exceptions import AzureError
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
 
-from fix_postgres import Postgres
+from fix_machines import LOOPBACK, Network, NoNetwork, network
+from fix_postgres import Pair, Postgres
 from fix_postgres import cluster as postgres_server
-from interop.test_cluster import Cluster, until
+from fix_postgres import pair as postgres_pair
+from interop.test_cluster import Broker, Cluster, until
 
 NAMES: Final = "abc"
+# A primary and its standby, and a server that is alone.
+DATABASES: Final = ("first", "second", "other")
+CLIENTS: Final = "clients"
 SENDERS: Final = 4
 RECEIVERS: Final = 4
 QUEUE: Final = "steps"
@@ -147,68 +159,177 @@ class Load:
         )
 
 
-def fault(cluster: Cluster, postgres: Postgres, chance: random.Random) -> str:
-    """One fault, from its beginning to its end."""
-    victim = cluster[chance.choice(NAMES)]
-    kind = chance.choice(["killed", "killed", "stopped", "stopped", "restarted", "database"])
-    if kind == "killed":
+class Faults:
+    """One fault after the other, each from its beginning to its end.
+
+    Every kind comes once before any comes again.
+    """
+
+    def __init__(self, cluster: Cluster, pair: Pair, other: Postgres, net: Network | None, seed: int) -> None:
+        self._cluster = cluster
+        self._pair = pair
+        self._other = other
+        self._net = net
+        self._chance = random.Random(seed)
+        self._kinds: list[Callable[[], str]] = []
+        self.count = 0
+
+    def next(self) -> str:
+        if not self._kinds:
+            self._kinds = [
+                self.killed,
+                self.stopped,
+                self.restarted,
+                self.rolled,
+                self.crashed,
+                self.failed_over,
+            ]
+            if self._net is not None:
+                self._kinds += [
+                    self.cut,
+                    self.cut_one_way,
+                    self.cut_from_database,
+                    self.cut_from_catalog,
+                    self.isolated,
+                ]
+            self._chance.shuffle(self._kinds)
+        self.count += 1
+        return self._kinds.pop()()
+
+    def _wait(self, shortest: float, longest: float) -> None:
+        time.sleep(self._chance.uniform(shortest, longest))
+
+    def _victim(self) -> Broker:
+        return self._cluster[self._chance.choice(NAMES)]
+
+    def killed(self) -> str:
+        victim = self._victim()
         victim.kill()
-        time.sleep(chance.uniform(0, 6))
+        self._wait(0, 6)
         victim.start()
-    elif kind == "stopped":
+        return f"{victim.name} was killed"
+
+    def stopped(self) -> str:
+        """For longer than the others wait: the stalled owner wakes up as one that was displaced."""
+        victim = self._victim()
         victim.send_signal(signal.SIGSTOP)
-        time.sleep(chance.uniform(1, 8))
+        self._wait(1, 9)
         victim.send_signal(signal.SIGCONT)
-    elif kind == "restarted":
+        return f"{victim.name} was stopped"
+
+    def restarted(self) -> str:
+        victim = self._victim()
         victim.stop()
-        time.sleep(chance.uniform(0, 2))
+        self._wait(0, 2)
         victim.start()
-    else:
-        postgres.stop("immediate")
-        time.sleep(chance.uniform(0, 2))
-        postgres.start()
-        return "the database crashed"
-    return f"{victim.name} was {kind}"
+        return f"{victim.name} was restarted"
+
+    def rolled(self) -> str:
+        for name in self._chance.sample(NAMES, len(NAMES)):
+            self._cluster[name].stop()
+            self._cluster[name].start()
+        return "all brokers were restarted, one after the other"
+
+    def crashed(self) -> str:
+        server = self._chance.choice([self._pair.primary, self._other])
+        server.stop("immediate")
+        self._wait(0, 2)
+        server.start()
+        return f"the database {server.place} crashed"
+
+    def failed_over(self) -> str:
+        self._pair.fail_over()
+        self._wait(2, 6)
+        self._pair.rejoin()
+        return f"the database failed over to {self._pair.primary.place}"
+
+    # -- cuts ---------------------------------------------------------------------
+
+    def _cut(self, ways: Sequence[tuple[str, str]]) -> str:
+        assert self._net is not None
+        with self._net.cut_between(ways):
+            self._wait(2, 10)
+        return f"the way was cut: {', '.join(f'{one} to {other}' for one, other in ways)}"
+
+    def cut(self) -> str:
+        one, other = self._chance.sample(NAMES, 2)
+        return self._cut([(one, other), (other, one)])
+
+    def cut_one_way(self) -> str:
+        one, other = self._chance.sample([*NAMES, *DATABASES], 2)
+        return self._cut([(one, other)])
+
+    def cut_from_database(self) -> str:
+        return self._cut(both_ways(self._victim().name, "other"))
+
+    def cut_from_catalog(self) -> str:
+        """And from the messaging stores that are beside it, and from its standby."""
+        name = self._victim().name
+        return self._cut([*both_ways(name, "first"), *both_ways(name, "second")])
+
+    def isolated(self) -> str:
+        """From everything but its clients."""
+        name = self._victim().name
+        others = [*NAMES.replace(name, ""), *DATABASES]
+        return self._cut([way for each in others for way in both_ways(name, each)])
+
+
+def both_ways(one: str, other: str) -> list[tuple[str, str]]:
+    return [(one, other), (other, one)]
 
 
 def run(seconds: float, seed: int) -> bool:
-    chance = random.Random(seed)
-    faults = 0
-    with postgres_server(fsync=True) as postgres, tempfile.TemporaryDirectory() as folder:
-        cluster = Cluster(Path(folder), postgres)
+    with contextlib.ExitStack() as exits:
         try:
-            cluster.start(*NAMES)
-            until(lambda: len(set(cluster.owners())) == len(NAMES))
-            with cluster.administration("a") as admin:
-                admin.create_queue(
-                    QUEUE,
-                    enable_partitioning=True,
-                    requires_session=True,
-                    requires_duplicate_detection=True,
-                    lock_duration=timedelta(seconds=5),
-                    max_delivery_count=1000,
-                )
-            load = Load(cluster, seed)
-            load.start()
-            ends = time.monotonic() + seconds
-            while time.monotonic() < ends:
-                time.sleep(chance.uniform(1, 4))
-                told = fault(cluster, postgres, chance)
-                sys.stdout.write(f"{told}; acknowledged {sum(load.acknowledged)}\n")
-                sys.stdout.flush()
-                faults += 1
-            lost = load.finish()
-            if lost:
-                for name in NAMES:
-                    sys.stderr.write(f"--- the log of {name}:\n{cluster[name].log.read_text()}\n")
-        finally:
-            cluster.close()
-    sys.stdout.write(
-        f"seed {seed}: {faults} faults, {load.acknowledged} messages: lost {lost}, "
+            net = exits.enter_context(network(*NAMES, *DATABASES, CLIENTS))
+        except NoNetwork as reason:
+            say(f"SKIPPED: cuts of the network, because {reason}. All brokers are on one machine")
+            net = None
+        machines = dict.fromkeys([*NAMES, *DATABASES], LOOPBACK) if net is None else net.machines
+        if net is not None:
+            net.enter(CLIENTS)
+        servers = exits.enter_context(postgres_pair(machines["first"], machines["second"]))
+        other = exits.enter_context(postgres_server(fsync=True, machine=machines["other"]))
+        folder = exits.enter_context(tempfile.TemporaryDirectory())
+        cluster = Cluster(Path(folder), servers, other, machines=machines)
+        exits.callback(cluster.close)
+        return check(cluster, Faults(cluster, servers, other, net, seed), seconds, seed)
+
+
+def check(cluster: Cluster, faults: Faults, seconds: float, seed: int) -> bool:
+    chance = random.Random(seed)
+    cluster.start(*NAMES)
+    until(lambda: len(set(cluster.owners())) == len(NAMES))
+    with cluster.administration("a") as admin:
+        admin.create_queue(
+            QUEUE,
+            enable_partitioning=True,
+            requires_session=True,
+            requires_duplicate_detection=True,
+            lock_duration=timedelta(seconds=5),
+            max_delivery_count=1000,
+        )
+    load = Load(cluster, seed)
+    load.start()
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        time.sleep(chance.uniform(1, 4))
+        say(f"{faults.next()}; acknowledged {sum(load.acknowledged)}")
+    lost = load.finish()
+    if lost:
+        for name in NAMES:
+            sys.stderr.write(f"--- the log of {name}:\n{cluster[name].log.read_text()}\n")
+    say(
+        f"seed {seed}: {faults.count} faults, {load.acknowledged} messages: lost {lost}, "
         f"unexpected {len(load.unexpected)} {load.unexpected[:5]}, "
-        f"out of order {len(load.out_of_order)} {load.out_of_order[:5]}\n"
+        f"out of order {len(load.out_of_order)} {load.out_of_order[:5]}"
     )
     return not (lost or load.unexpected or load.out_of_order)
+
+
+def say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import socket
 import ssl
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from datetime import timedelta
@@ -21,13 +21,13 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
-import psycopg
 import pytest
 from azure.core.exceptions import AzureError
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.management import ServiceBusAdministrationClient
 
-from fix_postgres import Postgres
+from fix_machines import LOOPBACK, Machine
+from fix_postgres import Pair, Postgres
 from fix_processes import BENDYBUS, run_bendybus
 from fix_server import ServerProcess, namespace
 from interop.sdk import BREAKS_CONNECTIONS
@@ -47,34 +47,52 @@ class Broker(ServerProcess):
 
     may_be_cluster = False
 
-    def __init__(self, folder: Path, name: str, options: Sequence[str]) -> None:
+    def __init__(self, folder: Path, name: str, options: Sequence[str], machine: Machine = LOOPBACK) -> None:
         folder.mkdir()
         super().__init__(folder, {}, options)
         self.name = name
+        self._machine = machine
 
     def command(self) -> list[str]:
+        address = self._machine.address
         return [
+            *self._machine.enter,
             *(BENDYBUS, "serve", "--data", str(self.data), "--broker", self.name, *self._options),
+            *("--host", address, "--cluster-address", f"{address}:0"),
             *("--port", str(self.port), "--admin-port", "0"),
         ]
 
 
 class Cluster:
-    def __init__(self, folder: Path, postgres: Postgres) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *servers: Postgres | Pair,
+        machines: Mapping[str, Machine] | None = None,
+    ) -> None:
+        """`servers`: the catalog is in the first; the stores are in each in turn. `machines`: of brokers."""
         self._folder = folder
-        self._postgres = postgres
-        self.database = postgres.new_database()
-        stores = [
-            postgres.url(self.database, schema=f"s{number}", name=f"s{number}") for number in range(STORES)
+        self._servers = servers
+        self._machines = machines or {}
+        databases = [server.new_database() for server in servers]
+        self.database = databases[0]
+        self._stores = [
+            (servers[number % len(servers)], databases[number % len(servers)]) for number in range(STORES)
         ]
-        self.options = ["--cluster", postgres.url(self.database), *(f"--store={url}" for url in stores)]
+        stores = [
+            server.url(database, schema=f"s{number}", name=f"s{number}")
+            for number, (server, database) in enumerate(self._stores)
+        ]
+        self.options = ["--cluster", servers[0].url(self.database), *(f"--store={url}" for url in stores)]
         self.brokers: dict[str, Broker] = {}
 
     def start(self, first: str, *others: str, options: Sequence[str] = ()) -> None:
         """The first one leads, if none does. The others start at the same time."""
         for name in (first, *others):
             if name not in self.brokers:
-                self.brokers[name] = Broker(self._folder / name, name, [*self.options, *options])
+                machine = self._machines.get(name, LOOPBACK)
+                given = [*self.options, *options]
+                self.brokers[name] = Broker(self._folder / name, name, given, machine)
         self.brokers[first].start()
         with ThreadPoolExecutor() as pool:
             list(pool.map(lambda name: self.brokers[name].start(), others))
@@ -86,12 +104,18 @@ class Cluster:
         return [self.brokers[name].connection_string for name in names]
 
     def ask(self, query: str) -> Any:
-        with psycopg.connect(self._postgres.url(self.database)) as connection:
+        with self._servers[0].connect(self.database) as connection:
             return connection.execute(query).fetchall()
 
     def owners(self) -> list[str]:
         """The broker that each store names as its owner."""
-        return [self.ask(f"SELECT broker FROM s{number}.owner")[0][0] for number in range(STORES)]
+        found = []
+        for number, (server, database) in enumerate(self._stores):
+            with server.connect(database) as connection:
+                row = connection.execute(f"SELECT broker FROM s{number}.owner").fetchone()
+            assert row is not None
+            found.append(row[0])
+        return found
 
     @property
     def leader(self) -> str:
