@@ -108,7 +108,7 @@ class Caller:
             return
         if not keys.local_auth:
             raise Unauthorized(
-                "Local authentication is disabled: keys open nothing in this namespace.",
+                "Local authentication is disabled: this namespace accepts no keys.",
                 sub_code=LOCAL_AUTH_DISABLED,
             )
         offered = self.token.encode()
@@ -118,7 +118,7 @@ class Caller:
         ]
         if not proven:
             raise Unauthorized(
-                "The token is no JWT, and no key of an authorization rule.", sub_code=INVALID_SIGNATURE
+                "The token is neither a JWT nor a key of an authorization rule.", sub_code=INVALID_SIGNATURE
             )
         for rule in proven:
             yield entity_path(rule.scope), rule.rights, rule.holder

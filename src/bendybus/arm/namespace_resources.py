@@ -145,7 +145,7 @@ class NamespaceResources:
             raise ArgumentError("'name' is missing.")
         reason, message = "None", ""
         if self._namespaces.find(name) is not None:
-            reason, message = "NameInUse", f"There is a namespace '{name}' already."
+            reason, message = "NameInUse", f"The namespace '{name}' already exists."
         else:
             try:
                 check_namespace_name(name)

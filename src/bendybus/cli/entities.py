@@ -100,7 +100,7 @@ def _group(kind: Kind) -> click.Group:
         wanted = taken_properties(changeable, given)
         if all(value is None for value in wanted.values()):
             raise ConfigError(
-                f"nothing is to be changed: name a property, see 'bendybus {kind.label} update --help'"
+                f"there is nothing to change: name a property, see 'bendybus {kind.label} update --help'"
             )
         path = kind.path(given)
         with command.management() as management:

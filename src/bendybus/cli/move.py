@@ -76,7 +76,7 @@ def move(
     if source.lower() == target.lower():
         raise ConfigError("source and target are the same entity")
     if selector is not None and session_id is not None:
-        raise ConfigError("--selector and --session-id exclude each other: a session is received in order")
+        raise ConfigError("--selector and --session-id cannot be combined: a session is received in order")
     described = seen_entity(command, target)
     _refuse_losing_target(source, target, described, new_ids)
     has_sessions = session_id is None and _has_sessions(command, source)

@@ -163,11 +163,11 @@ def receive(
         if wanted
     ]
     if len(chosen) > 1:
-        raise ConfigError("--complete, --abandon, --defer and --dead-letter exclude each other")
+        raise ConfigError("--complete, --abandon, --defer and --dead-letter cannot be combined")
     if chosen and mode is Mode.RECEIVE_AND_DELETE:
         raise ConfigError("what --mode receive-and-delete gives is gone already: nothing is left to settle")
     if session_id is not None and next_session:
-        raise ConfigError("--session-id and --next-session exclude each other")
+        raise ConfigError("--session-id and --next-session cannot be combined")
     if follow and next_session:
         raise ConfigError("--follow goes on with one session: name it with --session-id")
     if (reason or description) and not dead_letter:

@@ -82,9 +82,9 @@ def send(
     What is sent is --body, or --file, or each line of standard input.
     """
     if sum((body is not None, file is not None and not json_lines, json_lines)) > 1:
-        raise ConfigError("--body, --file and --json exclude each other (but --json may read --file)")
+        raise ConfigError("--body, --file and --json cannot be combined (but --json may read --file)")
     if schedule_at is not None and delay is not None:
-        raise ConfigError("--schedule-at and --delay exclude each other")
+        raise ConfigError("--schedule-at and --delay cannot be combined")
     due = _option("--schedule-at", instant, schedule_at)
     if delay is not None:
         due = round(time.time() * 1000) + (_option("--delay", milliseconds, delay) or 0)

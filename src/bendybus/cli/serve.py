@@ -295,7 +295,7 @@ def _in_cluster(
         name, address = broker or socket.gethostname(), cluster_address or settings.cluster_address
         return replace(settings, cluster=cluster, broker_name=name, cluster_address=address)
     if broker is not None or cluster_address is not None:
-        raise ConfigError("--broker and --cluster-address say nothing without --cluster")
+        raise ConfigError("--broker and --cluster-address need --cluster")
     return settings
 
 
@@ -304,7 +304,7 @@ def _run(settings: Settings, brokers: int) -> None:
         run(settings)
     elif settings.cluster is not None:
         raise ConfigError(
-            "--brokers and --cluster exclude each other: start each broker of a cluster on its own"
+            "--brokers and --cluster cannot be combined: start each broker of a cluster on its own"
         )
     elif code := supervise(settings, brokers):
         raise click.exceptions.Exit(code)

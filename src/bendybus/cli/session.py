@@ -68,7 +68,7 @@ def state(
     The session is locked for a moment. If another receiver holds it, the command fails.
     """
     if (text is not None) + (file is not None) + clear > 1:
-        raise ConfigError("--set, --file and --clear exclude each other")
+        raise ConfigError("--set, --file and --clear cannot be combined")
     with _client(command) as client:
         if text is not None or file is not None or clear:
             wanted = file.read_bytes() if file is not None else text.encode() if text is not None else None

@@ -86,7 +86,7 @@ def forget(command: Command, name: str, yes: bool) -> None:
     store = command.ask_json("GET", _path(name))
     if "loss" not in store:
         raise InvalidOperation(
-            f"The messaging store '{name}' is {store['state']}, so nothing has to be given up: "
+            f"The messaging store '{name}' is {store['state']}, so it must not be given up: "
             "drain it and retire it."
         )
     confirm(f"Give up {_told_loss(store['loss'])} with the messaging store '{name}', for good?", yes)

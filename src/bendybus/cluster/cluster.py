@@ -221,7 +221,7 @@ class Cluster:
             try:
                 await self._command(peer, name, body)
             except Unavailable as absence:
-                logger.warning("the broker '%s' was not told '%s': %s", peer.name, name, absence)
+                logger.warning("the broker '%s' could not be informed of '%s': %s", peer.name, name, absence)
 
     async def last_use(self, path: EntityPath) -> Instant | None:
         last = Instant(0)

@@ -97,7 +97,7 @@ class HandingOver:
                     await self._cluster.peers.by_name[to].call("remember", body, type(None))
         except (BrokerError, TimeoutError, KeyError) as reason:
             logger.warning(
-                "the messaging store '%s' passes to '%s' without its locks: %s",
+                "the messaging store '%s' moves to '%s' without its locks: %s",
                 store,
                 to,
                 reason or "no answer",
@@ -130,7 +130,9 @@ class HandingOver:
             async with asyncio.timeout(PATIENCE_S):
                 await self._cluster.peers.by_name[to].call("take-store", (store, term, kept), type(None))
         except (BrokerError, TimeoutError, KeyError) as reason:
-            logger.warning("the broker '%s' is not told to take '%s': %s", to, store, reason or "no answer")
+            logger.warning(
+                "the broker '%s' could not be asked to take over '%s': %s", to, store, reason or "no answer"
+            )
 
     # -- the next owner -----------------------------------------------------------
 
@@ -145,7 +147,7 @@ class HandingOver:
             self._arriving[store] = Remembered(link.peer, term, asyncio.get_running_loop().time())
         arriving = self._arriving.get(store)
         if arriving is None or (arriving.broker, arriving.term) != (link.peer, term):
-            raise StoreUnavailable("The beginning of what is to be remembered is missing.")
+            raise StoreUnavailable("The first part of the state to restore is missing.")
         arriving.add(pieces)
         arriving.is_complete = is_last
 

@@ -350,7 +350,7 @@ class Ownership:
         async with self._entities.changing:
             owned = self._own.get(name)
             if owned is not None:
-                logger.warning("the messaging store '%s' is let go of: another broker has taken it", name)
+                logger.warning("the messaging store '%s' is given up: another broker has taken it over", name)
                 self._uninstall(name, kept=False)
                 await self._close(owned)
             elif name in self._leaving:

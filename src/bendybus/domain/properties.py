@@ -4,7 +4,7 @@ A row contains everything that concerns one property alone (property.py): its na
 the description that holds it, its type, default and limits, and how people set and read it. ATOM
 (admin/), Config.json (server/emulator_config.py), the management client, the command line with its
 help, and docs/reference/properties.md are derived from it. What a tier offers and which properties
-exclude each other: entities.py.
+cannot be combined: entities.py.
 """
 
 from __future__ import annotations

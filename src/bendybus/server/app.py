@@ -201,7 +201,7 @@ class Server:
         self.ports = await front.open(settings.addresses)
         if settings.metrics_port is not None:
             self.metrics_port = await front.open_metrics(settings.host, settings.metrics_port)
-            logger.info("metrics are shown on port %d", self.metrics_port)
+            logger.info("metrics are served on port %d", self.metrics_port)
 
     def _portal(self) -> Portal:
         return self._member.portal() if isinstance(self._member, ClusterMember) else Portal()
@@ -242,7 +242,7 @@ class Server:
         broker.start()
         exits.push_async_callback(broker.stop)
         if config.roles and provider is None:
-            raise ConfigError(f"{settings.config}: 'RoleAssignments' say nothing without --jwt-issuer")
+            raise ConfigError(f"{settings.config}: 'RoleAssignments' need --jwt-issuer")
         issuer = None if provider is None else provider.of_namespace(name, config.roles)
         local_auth = has_local_auth(name, settings, config, broker.catalog, issuer)
         keys = KeyRing(issuer=issuer, local_auth=local_auth)
@@ -270,7 +270,9 @@ class Server:
             await broker.ensure(config.topics, config.queues, config.subscriptions)
         except StoreUnavailable as reason:
             # The rest of the namespace is served anyway; the next start applies the description.
-            logger.error("%s: not everything is as described: %s", self._settings.config, reason)
+            logger.error(
+                "%s: not all entities could be created or updated: %s", self._settings.config, reason
+            )
 
     async def _catalog(self, folder: DataFolder, exits: AsyncExitStack) -> Catalog:
         if self._member is not None:
