@@ -1,7 +1,7 @@
-"""The members of a JSON body: read with their types, and refused if nobody knows them.
+"""The members of a JSON body: read with their types; unknown members are refused.
 
-A client that sends a member expects an effect. What the server cannot do is therefore an error that names the
-member. Members that Azure only shows are passed over, because clients send back what they were shown.
+A client that sends a member expects an effect. If the server does not support a member, it is therefore an
+error that names the member. Read-only members are ignored, because clients send back whole descriptions.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ def state(
 @entity_argument
 @_session_argument
 @click.option("--reason", default="", metavar="TEXT", help="Why.")
-@click.option("--description", default="", metavar="TEXT", help="More on why.")
+@click.option("--description", default="", metavar="TEXT", help="A longer description.")
 @dry_run_option
 @yes_option
 @server_command
@@ -101,7 +101,7 @@ def dead_letter(
 ) -> None:
     """Move all messages of a session to the dead-letter queue, deferred ones too.
 
-    What a receiver has locked stays.
+    Messages that a receiver has locked stay.
     """
     if dry_run:
         with bus_client(command) as client:

@@ -1,10 +1,10 @@
-"""What passes with a messaging store that changes hands by plan: everything that only memory knows.
+"""The state that moves with a messaging store in a planned move: everything that exists only in memory.
 
-The owner lets commands wait, and sends locks, sessions and rests of all partitions to the next owner
-(`send`). Then it gives the store up and tells all brokers. Each of them answers, and so has heard everything
-that the owner has ever sent to it (`told`). Then the next owner is asked to take the store (`offer`). It
-recalls what it was sent only if it is the very next one, which the term of the store says. If anything of
-this fails, the move is like an unplanned one: locks and sessions are lost, and nothing else.
+The owner makes commands wait, and sends locks, sessions and rests of all partitions to the next owner
+(`send`). Then it gives up the store and informs all brokers. Each of them answers, which shows that it has
+received everything that the owner had sent to it (`told`). Then the next owner is asked to take the store
+(`offer`). It uses the state that it was sent only if it is the direct successor, which the term of the store
+shows. If any of this fails, the move is like an unplanned one: locks and sessions are lost, and nothing else.
 """
 
 from __future__ import annotations

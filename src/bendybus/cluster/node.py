@@ -1,9 +1,10 @@
-"""The life of one broker in a cluster whose brokers come and go: heartbeats, and what follows from them.
+"""The lifecycle of one broker in a cluster: heartbeats, and the reactions to them.
 
-One task writes a heartbeat twice a second and reads who else is alive. Another acts on what was read last:
-it connects to new brokers, takes over or gives up messaging stores (ownership.py), leads if nobody else
-does, and otherwise follows the catalog. A round may take long, when a store hangs for example; heartbeats go
-on. While the catalog database is away there are no new readings: nobody is presumed dead, and nothing moves.
+One task writes a heartbeat twice a second and reads which other brokers are alive. Another task acts on the
+last reading: it connects to new brokers, takes over or gives up messaging stores (ownership.py), and leads if
+no other broker does; otherwise it follows the catalog. A round may take long, for example when a store hangs;
+heartbeats continue. While the catalog's database is away there are no new readings: no broker is presumed
+dead, and no store changes its owner.
 """
 
 from __future__ import annotations
