@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ from bendybus.domain.commands import Peek, Reply
 from bendybus.domain.entities import QueueDescription
 from bendybus.domain.messages import Message
 from bendybus.envelope.contents import AmqpContents
-from bendybus.errors import BrokerError
+from bendybus.errors import BrokerError, StoreUnavailable
 from bendybus.names import EntityPath, PartitionNumber, SequenceNumber
 from bendybus.store.catalog import Catalog
 from bendybus.store.faults import StoreFaults
@@ -179,3 +179,13 @@ async def gated_queue(
         gated.store.open_gate()
         for attached in (gated.attached, *gated.others):
             attached.stop()
+
+
+async def until_answered(holds: Callable[[], Awaitable[bool]]) -> None:
+    """Wait until the broker's answers say so. A store that failed comes back in a second."""
+    async with asyncio.timeout(10):
+        while True:
+            with suppress(StoreUnavailable):
+                if await holds():
+                    return
+            await asyncio.sleep(0.002)

@@ -59,7 +59,7 @@ RULE_DESCRIPTION: Final = "RuleDescription"
 # "default 100 per page; cap 100"
 PAGE_MAX: Final = 100
 
-# Of SQL filters and actions; no other level was ever used.
+# Of SQL filters and actions; no other level is supported.
 COMPATIBILITY_LEVEL: Final = 20
 
 # Field of a correlation filter -> its element, in the order of the real service.

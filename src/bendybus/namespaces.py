@@ -43,7 +43,7 @@ def check_namespace_name(name: str) -> str:
     """The name, or `ArgumentError` when no host name could begin with it."""
     if not _NAME.fullmatch(name) or name.lower() == "localhost":
         raise ArgumentError(
-            f"'{name[:80]}' cannot name one of several namespaces, as it has to be part of a host name: "
+            f"'{name[:80]}' cannot name one of several namespaces, because it must be part of a host name: "
             "a letter, then up to 62 letters, digits and '-', and not 'localhost'."
         )
     return name

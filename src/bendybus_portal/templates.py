@@ -66,7 +66,7 @@ def with_template(own: Mapping[str, Template], name: str, template: Template) ->
     if not name or len(name) > NAME_LENGTH_MAX:
         raise ArgumentError(f"Give the template a name of up to {NAME_LENGTH_MAX} characters.")
     if name in BUILT_IN:
-        raise ArgumentError(f"'{name}' is there already, and cannot be changed. Choose another name.")
+        raise ArgumentError(f"'{name}' already exists and cannot be changed. Choose another name.")
     if len(written_templates({name: template})) > TEMPLATE_LENGTH_MAX:
         raise ArgumentError(f"The template has more than {TEMPLATE_LENGTH_MAX:,} characters.")
     if name not in own and len(own) >= TEMPLATES_MAX:

@@ -217,7 +217,7 @@ class LetterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if offset.generation != generation:
             if options.fail_on_data_loss:
                 raise InvalidOperation(
-                    f"'{options.entity}' is not the one of the checkpoint: it has been created anew since. "
+                    f"'{options.entity}' is not the one of the checkpoint: it has been created again since. "
                     "Set failOnDataLoss to false to go on from what there is, or use another checkpoint."
                 )
             offset = replace(offset, generation=generation, batch=(), seen=())

@@ -239,7 +239,7 @@ def _refuse_loss(offset: Offset, info: EntityInfo, entity: str) -> None:
     hint = "Set failOnDataLoss to false to go on from what there is, or use another checkpoint."
     if offset.generation != info.generation:
         raise InvalidOperation(
-            f"'{entity}' is not the one of the checkpoint: it has been created anew since. {hint}"
+            f"'{entity}' is not the one of the checkpoint: it has been created again since. {hint}"
         )
     for partition, each in info.partitions.items():
         position = offset.positions.get(partition)

@@ -109,8 +109,8 @@ def test_a_deletion_that_was_cut_off_is_completed_by_the_next_start(
 def test_what_cannot_be_done_is_told_in_one_line(operator: Operator) -> None:
     operator("create", "shop")
     for arguments, complaint in (
-        (("create", "SHOP"), "There is a namespace 'SHOP' already."),
-        (("create", "9lives"), "it has to be part of a host name"),
+        (("create", "SHOP"), "The namespace 'SHOP' already exists."),
+        (("create", "9lives"), "it must be part of a host name"),
         (("create", "bank", "--premium-messaging-partitions", "2"), "its tier is standard"),
         (("delete", "interop", "--yes"), "it cannot be deleted"),
         (("delete", "nowhere", "--yes"), "There is no namespace 'nowhere'."),

@@ -119,7 +119,7 @@ def test_a_server_without_one_of_its_files_starts_and_gives_it_up(
 
     refused = store("forget", "store-0", "--yes")
     assert refused.returncode == 1
-    assert "is available, so nothing has to be given up" in refused.stderr
+    assert "is available, so it must not be given up" in refused.stderr
     assert store("forget", "store-1").returncode == 2
     done = store("forget", "store-1", "--yes")
     assert done.returncode == 0, done.stderr

@@ -138,11 +138,11 @@ def test_a_lock_that_ran_out_is_named(server, new_queue):
 
 def test_tokens_are_renewed_while_a_connection_lives(server, new_queue):
     """Without that the server would close the link when the first token ends."""
-    with BusClient(settings_for(server, new_queue(Kind.PARTITIONED), token_lifetime_s=10)) as client:
+    with BusClient(settings_for(server, new_queue(Kind.PARTITIONED), token_lifetime_s=6)) as client:
         sender = client.sender()
         sender.send([encode(b"x")])
         link, count = sender._link, 1
-        ends_at = time.monotonic() + 13
+        ends_at = time.monotonic() + 8
         while time.monotonic() < ends_at:
             sender.send([encode(b"x")])
             count += 1

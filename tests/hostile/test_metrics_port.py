@@ -15,7 +15,7 @@ from fix_server import StartServer
 
 def test_the_port_for_metrics_shows_metrics_and_health_and_nothing_else(start_server: StartServer) -> None:
     server = start_server({"q": {}}, None, "--metrics-port", "0")
-    found = re.search(r"metrics are shown on port (\d+)", server.log.read_text())
+    found = re.search(r"metrics are served on port (\d+)", server.log.read_text())
     assert found is not None
     connection = HTTPConnection("127.0.0.1", int(found[1]), timeout=20)
     token = make_token("sb://127.0.0.1/", ROOT_RULE_NAME, server.key, int(time.time()) + 600)

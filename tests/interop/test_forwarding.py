@@ -38,7 +38,7 @@ def test_messages_arrive_once_in_order_per_key_with_their_first_number(
     start_server: StartServer, source: bool, target: bool, options: tuple[str, ...]
 ) -> None:
     server = start_server(queues(source, target, ForwardTo="target"), None, *options)
-    with client(server) as sdk, sdk.get_queue_sender("source") as sender:
+    with client(server) as sdk, sdk.get_queue_sender("source", keep_alive=0) as sender:
         for number in range(60):
             key = f"key-{number % 3}"
             properties = {"number": number}
@@ -66,7 +66,7 @@ def test_dead_letters_are_forwarded_with_their_reason_and_source(
 ) -> None:
     server = start_server(queues(source, target, ForwardDeadLetteredMessagesTo="target"), None, *options)
     with client(server) as sdk:
-        with sdk.get_queue_sender("source") as sender:
+        with sdk.get_queue_sender("source", keep_alive=0) as sender:
             sender.send_messages(ServiceBusMessage("bad", application_properties={"kept": 1}))
         with sdk.get_queue_receiver("source") as receiver:
             (message,) = receive(receiver, 1)
@@ -98,7 +98,7 @@ def test_nobody_receives_from_a_queue_that_forwards_but_its_dead_letters_can_be_
 @pytest.mark.parametrize("partitioned", [False, True])
 def test_a_kill_in_the_middle_neither_loses_nor_doubles(start_server: StartServer, partitioned: bool) -> None:
     server = start_server(queues(partitioned, True, ForwardTo="target"))
-    with client(server) as sdk, sdk.get_queue_sender("source") as sender:
+    with client(server) as sdk, sdk.get_queue_sender("source", keep_alive=0) as sender:
         for start in range(0, 2000, 500):
             sender.send_messages([ServiceBusMessage(str(start + number)) for number in range(500)])
     server.kill()

@@ -103,7 +103,7 @@ class Traffic:
     def _send(self, sender: int) -> None:
         def work(client: ServiceBusClient) -> None:
             number = 0
-            with client.get_queue_sender("q") as link:
+            with client.get_queue_sender("q", keep_alive=0) as link:
                 while not self._stop.wait(PAUSE_S):
                     number += 1
                     key = f"key-{sender}" if number % 2 else None
@@ -154,10 +154,10 @@ def test_clients_notice_nothing_while_stores_are_emptied(
     )
     server = start_server(QUEUES, None, "--stores", "2", "--allow-store", other, topics=TOPICS)
     with client_of(server) as client:
-        with client.get_topic_sender("news") as sender:
+        with client.get_topic_sender("news", keep_alive=0) as sender:
             for number in range(40):
                 sender.send_messages(ServiceBusMessage(f"n{number}"))
-        with client.get_queue_sender("sessions") as sender:
+        with client.get_queue_sender("sessions", keep_alive=0) as sender:
             for number in range(20):
                 sender.send_messages(ServiceBusMessage(str(number), session_id=f"s{number % 5}"))
         with (
@@ -220,7 +220,7 @@ def test_a_drain_that_is_killed_again_and_again_loses_and_repeats_nothing(
     )
     server = start_server(QUEUES, None, "--stores", "1", "--allow-store", other)
     sent: list[str] = []
-    with client_of(server) as client, client.get_queue_sender("q") as sender:
+    with client_of(server) as client, client.get_queue_sender("q", keep_alive=0) as sender:
         for batch in range(60):
             texts = [f"0-{batch * 100 + number:06}" for number in range(100)]
             sender.send_messages([ServiceBusMessage(f"{text}".ljust(2000)) for text in texts])
@@ -322,7 +322,7 @@ def test_sessions_are_found_by_those_who_wait_while_a_store_is_emptied(
     waiting.start()
     try:
         empty(server, "store-0")
-        with client_of(server) as client, client.get_queue_sender("sessions") as sender:
+        with client_of(server) as client, client.get_queue_sender("sessions", keep_alive=0) as sender:
             sender.send_messages(ServiceBusMessage("hello", session_id="late"))
     finally:
         waiting.join()

@@ -61,7 +61,7 @@ def shown(server: ServerProcess) -> tuple[str | None, str | None]:
 def partitions_of(server: ServerProcess, queue: str, messages: int = 8) -> set[int]:
     """The partitions that messages without a key are sent to; all of them are received and completed."""
     with ServiceBusClient.from_connection_string(server.connection_string, retry_total=0) as client:
-        with client.get_queue_sender(queue) as sender:
+        with client.get_queue_sender(queue, keep_alive=0) as sender:
             for number in range(messages):
                 sender.send_messages(ServiceBusMessage(str(number)))
         partitions = set()
@@ -251,7 +251,7 @@ def test_the_message_size_that_is_shown_is_the_one_that_is_enforced(
     assert sizes == {"described": 1024, "created": 1024, "large": 2048}
     with ServiceBusClient.from_connection_string(server.connection_string, retry_total=0) as client:
         for name, kilobytes in sizes.items():
-            with client.get_queue_sender(name) as sender:
+            with client.get_queue_sender(name, keep_alive=0) as sender:
                 # Less a little for the sections around the body.
                 sender.send_messages(ServiceBusMessage(bytes(kilobytes * 1024 - 512)))
                 with pytest.raises(MessageSizeExceededError):
@@ -263,7 +263,7 @@ def test_every_queue_is_partitioned_and_takes_large_messages(start_server: Start
     server = start_server({"big": {"MaxMessageSizeInKilobytes": 102_400}}, None, "--tier", "premium")
     body = bytes(range(256)) * (20 * MEGABYTE // 256)
     with ServiceBusClient.from_connection_string(server.connection_string, retry_total=0) as client:
-        with client.get_queue_sender("big") as sender:
+        with client.get_queue_sender("big", keep_alive=0) as sender:
             sender.send_messages(ServiceBusMessage(body))
             sender.send_messages(ServiceBusMessage(b"small"))
         with client.get_queue_receiver("big", max_wait_time=10) as receiver:

@@ -80,7 +80,10 @@ class Traffic:
 
     def _run(self) -> None:
         # Few retries: what is refused is to be seen.
-        with client_of(self._server, retry_total=0) as client, client.get_queue_sender("q") as sender:
+        with (
+            client_of(self._server, retry_total=0) as client,
+            client.get_queue_sender("q", keep_alive=0) as sender,
+        ):
             while not self._stop.wait(PAUSE_S):
                 self._count += 1
                 contents = [f"{self._count}-{index}" for index in range(BATCH)]
@@ -109,7 +112,7 @@ def test_what_postgresql_keeps_survives_a_killed_broker(
     urls.append(f"sqlite://{tmp_path}/b.db" if mixed else postgres.url(postgres.new_database(), name="b"))
     server = start_server(QUEUE, None, *stores(*urls))
     sent = {f"{key}-{number}" for key in range(16) for number in range(10)}
-    with client_of(server) as client, client.get_queue_sender("q") as sender:
+    with client_of(server) as client, client.get_queue_sender("q", keep_alive=0) as sender:
         for content in sent:
             sender.send_messages(ServiceBusMessage(content, partition_key=content.partition("-")[0]))
     server.kill()
@@ -235,7 +238,7 @@ def test_a_store_of_another_namespace_is_refused_and_left_as_it_is(
         postgres.url(database, name="theirs") if theirs == "postgresql" else f"sqlite://{tmp_path}/theirs.db"
     )
     owner = start_server(QUEUE, None, *stores(url))
-    with client_of(owner) as client, client.get_queue_sender("q") as sender:
+    with client_of(owner) as client, client.get_queue_sender("q", keep_alive=0) as sender:
         sender.send_messages(ServiceBusMessage("kept"))
     assert owner.stop() == os.EX_OK
     fresh = postgres.new_database()

@@ -178,7 +178,7 @@ def test_an_entity_created_anew_is_noticed(server, capture, captured, fill):
         admin.delete_queue(name)
         admin.create_queue(name)
     fill(name, 3, first=5)
-    with pytest.raises(Exception, match="created anew"):
+    with pytest.raises(Exception, match="created again"):
         capture(name)
     capture(name, failOnDataLoss="false")
     assert captured() == [*range(8)]

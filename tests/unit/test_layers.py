@@ -122,7 +122,7 @@ def layers_imported(path: Path) -> set[str]:
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_module_imports_only_what_stands_below_it(path: Path) -> None:
     allowed = MAY_IMPORT.get(layer_of(path))
-    assert allowed is not None, f"{layer_of(path)} is a new part of the house: say what it stands on"
+    assert allowed is not None, f"{layer_of(path)} is a new package: add it to this table"
     assert layers_imported(path) <= allowed
 
 

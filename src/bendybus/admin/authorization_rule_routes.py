@@ -124,7 +124,7 @@ def _key(body: dict[str, object], field: str, name: str) -> str | None:
     if key is None:
         return None
     if not isinstance(key, str):
-        raise ArgumentError(f"'{field}' must be a text.")
+        raise ArgumentError(f"'{field}' must be a string.")
     return check_key(name, key)
 
 

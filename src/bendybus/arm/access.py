@@ -1,8 +1,8 @@
-"""Who may make a request to the resource manager: the bearer of a token, and what it opens.
+"""Who may make a request to the resource manager: which tokens are accepted, and what each gives access to.
 
-    a JSON Web Token    of the provider that the operator trusts; its roles say where it may manage
-    a key               of an authorization rule: the secret of a namespace, which opens that namespace
-    any token           on a server that was started so, for requests of its own machine
+    a JSON Web Token    of the provider that the operator trusts; its roles say what it may manage
+    a key               of an authorization rule: gives access to the namespace or entity of the rule
+    any token           with `--arm-any-token`, for requests from the server's own machine
 
 Azure's management clients send `Authorization: Bearer TOKEN`, whatever their credential gives. The resource
 manager needs the right Manage. It creates and deletes namespaces only for a role that covers all of them: a
@@ -108,7 +108,7 @@ class Caller:
             return
         if not keys.local_auth:
             raise Unauthorized(
-                "Local authentication is disabled: keys open nothing in this namespace.",
+                "Local authentication is disabled: this namespace accepts no keys.",
                 sub_code=LOCAL_AUTH_DISABLED,
             )
         offered = self.token.encode()
@@ -118,7 +118,7 @@ class Caller:
         ]
         if not proven:
             raise Unauthorized(
-                "The token is no JWT, and no key of an authorization rule.", sub_code=INVALID_SIGNATURE
+                "The token is neither a JWT nor a key of an authorization rule.", sub_code=INVALID_SIGNATURE
             )
         for rule in proven:
             yield entity_path(rule.scope), rule.rights, rule.holder

@@ -1,7 +1,7 @@
 """Errors as Azure Resource Manager writes them: `{"error": {"code": ..., "message": ...}}`.
 
-The status of an error is its own (errors.py). The SDKs raise an exception by the status; people and scripts
-go by the code, which is found here. What an error says is ours and not Azure's, so that it can be acted upon.
+Each error has its own status (errors.py). The SDKs raise an exception by the status. People and scripts use
+the code, which is chosen here. The texts are ours and not Azure's, so that they say what to do.
 """
 
 from __future__ import annotations

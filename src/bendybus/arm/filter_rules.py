@@ -78,7 +78,7 @@ def _read_action(given: Mapping[str, Any]) -> SqlRuleAction | None:
 def _check_level(given: Mapping[str, Any]) -> None:
     level = member(given, "compatibilityLevel", int)
     if level not in (None, COMPATIBILITY_LEVEL):
-        raise ArgumentError(f"compatibilityLevel is {level}; only {COMPATIBILITY_LEVEL} was ever used.")
+        raise ArgumentError(f"compatibilityLevel is {level}; only {COMPATIBILITY_LEVEL} is supported.")
 
 
 def _read_correlation(name: str, given: Mapping[str, Any]) -> CorrelationFilter:
@@ -89,7 +89,7 @@ def _read_correlation(name: str, given: Mapping[str, Any]) -> CorrelationFilter:
     properties = member(given, "properties", dict) or {}
     for key, value in properties.items():
         if not isinstance(value, str):
-            raise ArgumentError(f"{where}: the value of '{key[:60]}' must be a text.")
+            raise ArgumentError(f"{where}: the value of '{key[:60]}' must be a string.")
     fields: dict[str, Any] = {field: member(given, known, str) or None for field, known in _FIELDS.items()}
     return CorrelationFilter(**fields, properties=properties)
 

@@ -1,7 +1,7 @@
-"""The members of a JSON body: read with their types, and refused if nobody knows them.
+"""The members of a JSON body: read with their types; unknown members are refused.
 
-A client that sends a member expects an effect. What the server cannot do is therefore an error that names the
-member. Members that Azure only shows are passed over, because clients send back what they were shown.
+A client that sends a member expects an effect. If the server does not support a member, it is therefore an
+error that names the member. Read-only members are ignored, because clients send back whole descriptions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SHOWN_ONLY: Final = ("id", "name", "type", "systemData", "etag")
 _KINDS: Final[Mapping[type, str]] = {
     bool: "true or false",
     int: "a whole number",
-    str: "a text",
+    str: "a string",
     dict: "an object",
     list: "a list",
 }
@@ -42,7 +42,7 @@ def json_object(body: bytes) -> dict[str, Any]:
         json.dumps(read, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         # A surrogate without its other half. It could be kept, but never be shown.
-        raise ArgumentError("The body has a text with half of a character.") from None
+        raise ArgumentError("The body has a string with half of a surrogate pair.") from None
     return read
 
 

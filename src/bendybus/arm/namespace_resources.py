@@ -1,8 +1,8 @@
 """What requests do to namespaces.
 
-A namespace that exists belongs to every subscription and resource group. Its location and tags, and the
-capacity of its SKU, are kept and shown and have no effect. Everything else that a description says must be
-so here, or it is refused: nothing is accepted that has no effect on messages or on who may have them.
+A namespace belongs to every subscription and resource group. Its location and tags, and the capacity of its
+SKU, are stored and returned without any effect. Any other member must describe how the namespace is, or the
+request is refused: nothing is accepted that would have no effect.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class NamespaceResources:
             raise ArgumentError("'name' is missing.")
         reason, message = "None", ""
         if self._namespaces.find(name) is not None:
-            reason, message = "NameInUse", f"There is a namespace '{name}' already."
+            reason, message = "NameInUse", f"The namespace '{name}' already exists."
         else:
             try:
                 check_namespace_name(name)

@@ -69,7 +69,7 @@ def loss_of(store: AttachedStore) -> Loss:
 def refuse_present(store: AttachedStore) -> None:
     if store.state is not StoreState.AWAY:
         raise InvalidOperation(
-            f"The messaging store '{store.name}' is {store.state.value}, so nothing has to be given up: "
+            f"The messaging store '{store.name}' is {store.state.value}, so it must not be given up: "
             "drain it and retire it."
         )
 

@@ -29,7 +29,7 @@ class StoreSet:
 
     def refuse_taken(self, name: str) -> None:
         if name in self._by_name:
-            raise EntityExists(f"There is a messaging store '{name}' already.")
+            raise EntityExists(f"The messaging store '{name}' already exists.")
 
     def add(self, store: AttachedStore) -> None:
         self._by_name[store.name] = store

@@ -35,15 +35,15 @@ NO_KEYS: Final = (
 @click.argument(
     "folder",
     type=click.Path(path_type=Path),
-    help="The backup to make: a new folder on the server's machine.",
+    help="The folder to create for the backup, on the server's machine.",
 )
 @running_data_option
 @output_option
 def backup(folder: Path, data: Path | None, output: OutputFormat) -> None:
     """Back up a running server.
 
-    All namespaces with their entities, messages, keys and certificates, as they are at one moment. May be
-    interrupted at any time: the server goes on by itself.
+    The backup has all namespaces with their entities, messages, keys and certificates, at one moment. You can
+    interrupt the command: the server completes the backup without it.
     """
     with told_errors():
         folder = folder.absolute()
@@ -73,7 +73,7 @@ def _follow(ask: Ask, answer: dict[str, Any]) -> dict[str, Any]:
     type=click.Path(path_type=Path),
     metavar="DIR",
     required=True,
-    help="The data folder to make: a new one, or an empty one.",
+    help="The data folder to create; it must be new or empty.",
 )
 @click.option(
     "--store",
@@ -84,9 +84,9 @@ def _follow(ask: Ask, answer: dict[str, Any]) -> dict[str, Any]:
 )
 @output_option
 def restore(folder: Path, data: Path, stores: tuple[str, ...], output: OutputFormat) -> None:
-    """Make a data folder from a backup.
+    """Create a data folder from a backup.
 
-    No server is needed, and what was backed up is not touched.
+    No server is needed. The original data is not changed.
     """
     with told_errors():
         done = make_data_folder(folder, data, dict(map(_named_url, stores)))

@@ -28,7 +28,7 @@ def app() -> None:
 @app.command("list")
 @server_command
 def list_brokers(command: Command) -> None:
-    """List the brokers: how each is, which one leads, and which messaging stores it owns."""
+    """List the brokers: state, leader, and the messaging stores that each one owns."""
     brokers = command.ask_json("GET", "/$brokers")["brokers"]
     show_many(COLUMNS, map(_row, brokers), brokers if command.as_json else None)
 

@@ -47,7 +47,7 @@ _HOST_NAME: Final = re.compile(r"[A-Za-z0-9*_.:-]{1,253}")
 
 
 @click.command
-@data_option("Data folder of the server that is to use it.")
+@data_option("Data folder of the server that will use it.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
@@ -57,9 +57,9 @@ _HOST_NAME: Final = re.compile(r"[A-Za-z0-9*_.:-]{1,253}")
 @click.option("--name", multiple=True, metavar="HOST", help="One more host name or address; may be repeated.")
 @output_option
 def cert(data: Path, out: Path | None, name: tuple[str, ...], output: OutputFormat) -> None:
-    """Make the TLS certificate and show how to trust it.
+    """Create the TLS certificate and show how to trust it.
 
-    A certificate that exists and fits is kept.
+    A suitable certificate that already exists is kept.
     """
     with told_errors():
         _cert(data, out, list(name), output)

@@ -42,7 +42,7 @@ EXIT_USAGE: Final = 2
 connection_string_option = click.option(
     "--connection-string",
     metavar="TEXT",
-    help="The namespace, as every SDK is told it.",
+    help="The connection string of the namespace, as the SDKs use it.",
     show_default="$BENDYBUS_CONNECTION_STRING, or the server that runs on --data",
 )
 output_option = click.option(
@@ -51,7 +51,7 @@ output_option = click.option(
     type=Choices(OutputFormat),
     default=OutputFormat.TABLE.value,
     show_default=True,
-    help="How to show results.",
+    help="Output format.",
 )
 
 

@@ -33,7 +33,7 @@ def _entity_option(help_text: str) -> Decorator:
 @_entity_option("Only connections with a link to this entity.")
 @server_command
 def list_connections(command: Command, entity: str | None) -> None:
-    """List the AMQP connections: who, from where, since when, and what they use."""
+    """List the AMQP connections: client, address, start time and links."""
     found = _connections(command, entity)
     if found or command.as_json:
         of_several = any("broker" in each for each in found)
@@ -50,7 +50,7 @@ def list_connections(command: Command, entity: str | None) -> None:
 @dry_run_option
 @server_command
 def close(command: Command, ids: tuple[str, ...], entity: str | None, dry_run: bool) -> None:
-    """Close connections. Their clients are told so, and may connect again."""
+    """Close connections. Their clients may reconnect."""
     if bool(ids) == (entity is not None):
         raise ConfigError("name the connections to close by their ids, or pass --entity")
     wanted = list(ids) if entity is None else [str(each["id"]) for each in _connections(command, entity)]

@@ -55,7 +55,7 @@ def app() -> None:
 def list_dead_letters(
     command: Command, entity: str, max_count: int, first: int, selector: str | None
 ) -> None:
-    """Show dead letters and why they are there, without taking them."""
+    """Show dead letters and their reasons, without receiving them."""
     show_peeked(command, entity, f"{entity}/{DEAD_LETTERS}", max_count, first, selector=selector)
 
 
@@ -64,7 +64,7 @@ def list_dead_letters(
 @click.option("--to", metavar="ENTITY", help="Where to send them.", show_default="where they came from")
 @max_option(shown="all there are")
 @click.option(
-    "--new-ids", is_flag=True, help="Give each a new message id, so that none is taken for a duplicate."
+    "--new-ids", is_flag=True, help="Give each message a new id, so that duplicate detection drops none."
 )
 @selector_option
 @dry_run_option
@@ -78,7 +78,7 @@ def resubmit(
     selector: str | None,
     dry_run: bool,
 ) -> None:
-    """Send dead letters again, to where they came from or to another entity."""
+    """Send dead letters again, to the entity they came from or to another one."""
     source, destination = f"{entity}/{DEAD_LETTERS}", to or _origin(entity)
     if not new_ids:
         _refuse_duplicate_detection(command, destination)

@@ -92,7 +92,7 @@ def _group(kind: Kind) -> click.Group:
             # The answer to a create has no counts.
             _show_entry(command, management.get(kind.path(given)))
 
-    @group.command(help=f"Change properties of a {kind.label}; what is not named stays as it is.")
+    @group.command(help=f"Change properties of a {kind.label}; other properties keep their values.")
     @kind.arguments
     @property_options(changeable)
     @server_command
@@ -100,7 +100,7 @@ def _group(kind: Kind) -> click.Group:
         wanted = taken_properties(changeable, given)
         if all(value is None for value in wanted.values()):
             raise ConfigError(
-                f"nothing is to be changed: name a property, see 'bendybus {kind.label} update --help'"
+                f"there is nothing to change: name a property, see 'bendybus {kind.label} update --help'"
             )
         path = kind.path(given)
         with command.management() as management:
@@ -109,7 +109,7 @@ def _group(kind: Kind) -> click.Group:
 
     @group.command(help=kind.helps["show"])
     @kind.arguments
-    @click.option("--owners", is_flag=True, help="Show which broker owns each partition, and nothing else.")
+    @click.option("--owners", is_flag=True, help="Show only which broker owns each partition.")
     @server_command
     def show(command: Command, owners: bool, **given: Any) -> None:
         if owners:
@@ -129,7 +129,7 @@ def _group(kind: Kind) -> click.Group:
     @click.option(
         "--force",
         is_flag=True,
-        help="Also while a messaging store is away; what it keeps is deleted when it is back.",
+        help="Delete even if a messaging store is away; its part is deleted when it is available again.",
     )
     @yes_option
     @server_command
@@ -273,7 +273,7 @@ subscription: Final = _group(
         SUBSCRIPTION,
         help="Subscriptions of topics: create, show, list, update, delete.",
         helps={
-            "create": "Create a subscription; its rule $Default lets every message in.",
+            "create": "Create a subscription; its rule $Default accepts every message.",
             "show": "Show a subscription: its properties and counts.",
             "list": "List the subscriptions of a topic with their counts.",
             "delete": "Delete a subscription with all its messages.",

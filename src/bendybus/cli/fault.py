@@ -29,7 +29,7 @@ def app() -> None:
 
 @app.command
 @click.argument("name", help="The store, as /health and the metrics call it: store-0.")
-@click.argument("switch", type=Choices(Switch), help="What shall be wrong with it, from now on.")
+@click.argument("switch", type=Choices(Switch), help="The fault to simulate.")
 @click.option(
     "--delay-ms",
     type=click.IntRange(min=1),
@@ -40,7 +40,7 @@ def app() -> None:
 @click.option("--reason", default="", help="With fail: the error's text.")
 @server_command
 def store(command: Command, name: str, switch: Switch, delay_ms: int, reason: str) -> None:
-    """Pause a messaging store, slow it down, let it fail, or heal it (needs serve --development)."""
+    """Pause a messaging store, slow it down, make it fail, or heal it (needs serve --development)."""
     body: dict[str, object] = {"fault": switch.value}
     if switch is Switch.SLOW:
         body["delayMs"] = delay_ms
@@ -66,7 +66,7 @@ def store(command: Command, name: str, switch: Switch, delay_ms: int, reason: st
     "--latency-ms",
     type=click.IntRange(min=0),
     default=0,
-    help="How much later each send and request is handled.",
+    help="The delay of each send and request.",
 )
 @click.option(
     "--throttle",
@@ -75,7 +75,7 @@ def store(command: Command, name: str, switch: Switch, delay_ms: int, reason: st
     metavar="PARTITION",
     help="Messages with a key of this partition are answered with server-busy; may be repeated.",
 )
-@click.option("--heal", is_flag=True, help="Nothing is wrong with it any more.")
+@click.option("--heal", is_flag=True, help="End all simulated faults.")
 @server_command
 def entity(
     command: Command, entity: str, busy: float, latency_ms: int, throttle: tuple[int, ...], heal: bool
@@ -103,7 +103,7 @@ def detach(command: Command, entity: str) -> None:
 @entity_argument
 @server_command
 def lose_locks(command: Command, entity: str) -> None:
-    """End all locks of messages and sessions, as if their time was over (needs serve --development)."""
+    """End all locks of messages and sessions, as if they had expired (needs serve --development)."""
     _act(command, entity, "lose-locks", "locks ended")
 
 

@@ -51,13 +51,13 @@ _IDS: Final = uuid.UUID("c6c9e0a8-4a39-4f7b-9b0e-6d7d3ad1c5f1")
     "--count",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Move at most so many.",
+    help="The maximum number of messages to move.",
     show_default="as many as there are at the start",
 )
 @click.option("--selector", metavar="TEXT", help="Move only messages that this JMS selector matches.")
 @click.option("--session-id", help="Move only messages of this session.")
 @click.option(
-    "--new-ids", is_flag=True, help="Give each a new message id, so that none is taken for a duplicate."
+    "--new-ids", is_flag=True, help="Give each message a new id, so that duplicate detection drops none."
 )
 @server_command
 def move(
@@ -71,12 +71,13 @@ def move(
 ) -> None:
     """Move messages to another entity.
 
-    Each is completed at the source only when the target has it: none is lost, whenever the command ends.
+    A message is completed at the source only when the target has it, so an
+    interrupted command loses none.
     """
     if source.lower() == target.lower():
         raise ConfigError("source and target are the same entity")
     if selector is not None and session_id is not None:
-        raise ConfigError("--selector and --session-id exclude each other: a session is received in order")
+        raise ConfigError("--selector and --session-id cannot be combined: a session is received in order")
     described = seen_entity(command, target)
     _refuse_losing_target(source, target, described, new_ids)
     has_sessions = session_id is None and _has_sessions(command, source)

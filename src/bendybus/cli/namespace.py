@@ -52,7 +52,7 @@ def list_namespaces(data: Path | None, output: OutputFormat) -> None:
 
 
 @app.command
-@click.argument("name", help="A letter, then letters, digits and '-'; it can begin a host name.")
+@click.argument("name", help="The name: a letter, then letters, digits and '-'.")
 @click.option("--tier", type=Choices(Tier), help="Its tier.", show_default="the server's, or standard")
 @click.option(
     "--premium-messaging-partitions",
@@ -65,9 +65,10 @@ def list_namespaces(data: Path | None, output: OutputFormat) -> None:
 def create(
     name: str, tier: Tier | None, partitions: str | None, data: Path | None, output: OutputFormat
 ) -> None:
-    """Create a namespace in a running server, for good.
+    """Create a namespace in a running server permanently.
 
-    Its connection string is printed. A server that keeps its stores elsewhere has one namespace only.
+    The command prints its connection string. A server with stores outside its data folder
+    has only one namespace.
     """
     wanted = {"tier": tier, "premiumMessagingPartitions": None if partitions is None else int(partitions)}
     with told_errors():

@@ -74,11 +74,11 @@ entity_argument = click.argument(
     help="A queue, a topic, TOPIC/Subscriptions/NAME, or the /$DeadLetterQueue of one.",
     shell_complete=entity_names,
 )
-dry_run_option = click.option("--dry-run", is_flag=True, help="Change nothing; say what would be done.")
+dry_run_option = click.option("--dry-run", is_flag=True, help="Change nothing; only show what would be done.")
 selector_option = click.option(
     "--selector", metavar="TEXT", help='Only messages that this JMS selector matches, such as "size > 5".'
 )
-yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 
 
 def drain_options(wait_help: str, stop_help: str) -> Decorator:
@@ -119,7 +119,7 @@ def max_option(default: int | None = None, *, shown: str | None = None) -> Decor
         metavar="N",
         default=default,
         show_default=shown or True,
-        help="At most so many.",
+        help="The maximum number of messages.",
     )
 
 

@@ -41,9 +41,7 @@ _OPTIONS: Final = (
     click.option(
         "--master", metavar="URL", help="Spark's master.", show_default="$SPARK_MASTER, or local[*]"
     ),
-    click.option(
-        "--archive", metavar="FILE", help="A packed environment that executors are to use (venv-pack)."
-    ),
+    click.option("--archive", metavar="FILE", help="A packed environment for the executors (venv-pack)."),
     click.option(
         "--conf", multiple=True, metavar="NAME=VALUE", help="A setting of Spark's; may be repeated."
     ),
@@ -51,7 +49,7 @@ _OPTIONS: Final = (
         "--available-now/--continuous",
         default=True,
         show_default=True,
-        help="End when all that is there is done, or go on for ever.",
+        help="End when all current messages are processed, or continue until stopped.",
     ),
     click.option(
         "--interval",
@@ -59,7 +57,7 @@ _OPTIONS: Final = (
         default=1.0,
         show_default=True,
         metavar="SECONDS",
-        help="With --continuous, between batches.",
+        help="With --continuous, the time between batches.",
     ),
     click.option(
         "--summary",

@@ -24,15 +24,17 @@ __all__ = ["capture", "repartition", "replay", "report", "route", "triage"]
 _checkpoint_option = click.option(
     "--checkpoint",
     metavar="DIR",
-    help="Where the pipeline keeps its place.",
+    help="Where the pipeline keeps its position.",
     show_default="beside the data, or below ./checkpoints",
 )
-_path_argument = click.argument("path", help="Folder, on any file system that Spark knows.")
+_path_argument = click.argument("path", help="Folder, on any file system that Spark supports.")
 _destination_argument = click.argument("destination", help="A queue or a topic.", shell_complete=entity_names)
 _per_batch_option = click.option(
     "--max-per-batch", type=click.IntRange(min=1), metavar="N", help="Messages in one micro-batch."
 )
-_where_option = click.option("--where", metavar="SQL", help="Only messages for which this holds.")
+_where_option = click.option(
+    "--where", metavar="SQL", help="Only messages for which this SQL condition is true."
+)
 
 
 REPORT_COLUMNS: Final = (
@@ -75,7 +77,7 @@ class Ending(StrEnum):
     show_default=True,
     help="Files, or a Delta table through delta-rs.",
 )
-@click.option("--consume", is_flag=True, help="Complete what was captured; else it is only looked at.")
+@click.option("--consume", is_flag=True, help="Complete captured messages; otherwise they are only browsed.")
 @click.option(
     "--raw/--no-raw", default=True, show_default=True, help="Keep whole messages, for exact replays."
 )
@@ -113,7 +115,9 @@ def capture(
 @click.command
 @_path_argument
 @_destination_argument
-@click.option("--entity", metavar="ENTITY", help="Whose capture.", show_default="the only one in PATH")
+@click.option(
+    "--entity", metavar="ENTITY", help="The entity that was captured.", show_default="the only one in PATH"
+)
 @_where_option
 @click.option(
     "--step",
@@ -121,7 +125,7 @@ def capture(
     default=100_000,
     show_default=True,
     metavar="N",
-    help="Messages that are noted as sent at a time.",
+    help="The number of messages that are recorded as sent at a time.",
 )
 @_checkpoint_option
 @pipeline_command
@@ -165,7 +169,12 @@ def replay(
     help="The HTML page to write.",
 )
 @click.option(
-    "--top", type=click.IntRange(min=1), default=10, show_default=True, metavar="N", help="Keys to name."
+    "--top",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="The number of keys to list.",
 )
 @pipeline_command
 def report(spark: SparkOptions, entity: tuple[str, ...], captured: str | None, page: Path, top: int) -> None:
@@ -216,7 +225,7 @@ def report_rows(summary: Summary) -> list[tuple[object, ...]]:
     type=Choices(Action),
     default=Action.LIST.value,
     show_default=True,
-    help="Show the groups, send letters again, or delete them.",
+    help="Show the groups, resubmit the letters, or delete them.",
 )
 @click.option(
     "--reason", multiple=True, metavar="TEXT", help="Only letters with this reason; may be repeated."
@@ -238,7 +247,7 @@ def triage(
     yes: bool,
     checkpoint: str | None,
 ) -> None:
-    """Group dead letters by their reasons; resubmit or discard those that are chosen."""
+    """Group dead letters by their reasons; resubmit or discard a selection."""
 
     def show(summary: Summary) -> None:
         groups = summary.details["groups"]
@@ -267,7 +276,7 @@ def triage(
 
 @click.command
 @click.argument("queue", help="The queue to move.", shell_complete=entity_names)
-@click.argument("target", help="The new queue; it is made here.")
+@click.argument("target", help="The new queue, which this command creates.")
 @click.option(
     "--ending",
     type=Choices(Ending),
@@ -291,7 +300,9 @@ def repartition(
 @click.command
 @click.argument("source", help="A queue or TOPIC/Subscriptions/NAME.", shell_complete=entity_names)
 @_destination_argument
-@click.option("--sql", metavar="SQL", help="What is sent: SELECT ... FROM messages ...")
+@click.option(
+    "--sql", metavar="SQL", help="The statement that selects what to send: SELECT ... FROM messages ..."
+)
 @click.option(
     "--sql-file",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),

@@ -69,7 +69,7 @@ def list_policies(command: Command, entity: str) -> None:
 @click.option("--keys", is_flag=True, help="Show its keys too.")
 @server_command
 def show(command: Command, name: str, entity: str, keys: bool) -> None:
-    """Show a policy, without its keys unless they are asked for."""
+    """Show a policy; its keys only with --keys."""
     rule = command.ask_json("GET", _path(entity, name))
     _show(command, rule if keys else _without_keys(rule))
 
@@ -117,7 +117,7 @@ def update(command: Command, name: str, rights: tuple[str, ...], entity: str) ->
 def rotate(command: Command, name: str, key: str, entity: str, yes: bool) -> None:
     """Replace one of a policy's two keys with a new one.
 
-    Clients that use the old key are refused when their tokens end. Give them the other key first.
+    Clients that use the old key are refused when their tokens expire. Give them the other key first.
     """
     path = _path(entity, name)
     command.ask_json("GET", path)
@@ -133,7 +133,7 @@ def rotate(command: Command, name: str, key: str, entity: str, yes: bool) -> Non
 @yes_option
 @server_command
 def delete(command: Command, name: str, entity: str, yes: bool) -> None:
-    """Delete a policy: its keys open nothing from then on."""
+    """Delete a policy. Its keys are no longer valid."""
     path = _path(entity, name)
     command.ask_json("GET", path)
     confirm(f"Delete the policy '{name}'? Its keys open nothing from then on.", yes)
@@ -148,7 +148,7 @@ def delete(command: Command, name: str, entity: str, yes: bool) -> None:
 def connection_string(command: Command, name: str, entity: str, secondary: bool) -> None:
     """Print the connection string of a policy, with its key.
 
-    With --entity the policy may be the entity's or the namespace's, and clients use that entity only.
+    With --entity, the policy may belong to the entity or to the namespace, and the string names the entity.
     """
     rule = _found(command, entity, name)
     _print_connection_string(command, rule, entity, secondary=secondary)
@@ -170,7 +170,7 @@ def connection_string(command: Command, name: str, entity: str, secondary: bool)
 def token(command: Command, name: str | None, entity: str, valid: str, secondary: bool) -> None:
     """Print a SAS token, made with the key of a policy.
 
-    Without NAME it is made with the key of the connection string, and the server is not asked.
+    Without NAME it is made with the key of the connection string, and no server is needed.
     """
     seconds = parse_duration(valid)
     if seconds is None:

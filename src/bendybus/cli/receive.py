@@ -103,17 +103,19 @@ from_option = click.option(
     type=Choices(Mode),
     default=Mode.PEEK_LOCK.value,
     show_default=True,
-    help="Under lock until settled, or gone at once.",
+    help="Lock messages until they are settled, or delete them at once.",
 )
-@click.option("--complete", is_flag=True, help="It is done with, and gone. This is the default.")
-@click.option("--abandon", is_flag=True, help="Put it back; one more delivery counts.")
+@click.option("--complete", is_flag=True, help="Complete the message, which deletes it. This is the default.")
+@click.option("--abandon", is_flag=True, help="Return the message to the queue; the delivery is counted.")
 @click.option(
-    "--delay", type=Duration(), help="With --abandon: it is not delivered again before, such as 30s."
+    "--delay",
+    type=Duration(),
+    help="With --abandon: wait this long before it is delivered again, such as 30s.",
 )
-@click.option("--defer", is_flag=True, help="Set it aside, to be had by its sequence number.")
-@click.option("--dead-letter", is_flag=True, help="Move it to the dead-letter queue.")
-@click.option("--reason", default="", metavar="TEXT", help="Why, with --dead-letter.")
-@click.option("--description", default="", metavar="TEXT", help="More on why, with --dead-letter.")
+@click.option("--defer", is_flag=True, help="Defer the message: it can be received by its sequence number.")
+@click.option("--dead-letter", is_flag=True, help="Move the message to the dead-letter queue.")
+@click.option("--reason", default="", metavar="TEXT", help="The reason, with --dead-letter.")
+@click.option("--description", default="", metavar="TEXT", help="A longer description, with --dead-letter.")
 @click.option(
     "--wait",
     type=click.FloatRange(min=0),
@@ -122,9 +124,9 @@ from_option = click.option(
     metavar="SECONDS",
     help="How long to wait for a message.",
 )
-@click.option("--follow", is_flag=True, help="Go on until Ctrl+C.")
+@click.option("--follow", is_flag=True, help="Continue until Ctrl+C.")
 @_session_id_option
-@click.option("--next-session", is_flag=True, help="Messages of the next session that is free.")
+@click.option("--next-session", is_flag=True, help="Receive from the next free session.")
 @selector_option
 @_numbers_option("A deferred message by its sequence number; may be repeated.")
 @server_command
@@ -149,8 +151,8 @@ def receive(
 ) -> None:
     """Receive messages, show them and complete them.
 
-    A completed message is gone. --abandon, --defer and --dead-letter keep it; 'bendybus peek' does not
-    take it, and 'bendybus move' brings it to another entity.
+    A completed message is deleted. --abandon, --defer and --dead-letter keep it. 'bendybus peek' only shows
+    messages, and 'bendybus move' moves them to another entity.
     """
     chosen = [
         name
@@ -163,11 +165,11 @@ def receive(
         if wanted
     ]
     if len(chosen) > 1:
-        raise ConfigError("--complete, --abandon, --defer and --dead-letter exclude each other")
+        raise ConfigError("--complete, --abandon, --defer and --dead-letter cannot be combined")
     if chosen and mode is Mode.RECEIVE_AND_DELETE:
         raise ConfigError("what --mode receive-and-delete gives is gone already: nothing is left to settle")
     if session_id is not None and next_session:
-        raise ConfigError("--session-id and --next-session exclude each other")
+        raise ConfigError("--session-id and --next-session cannot be combined")
     if follow and next_session:
         raise ConfigError("--follow goes on with one session: name it with --session-id")
     if (reason or description) and not dead_letter:
@@ -303,9 +305,9 @@ def peek(
     selector: str | None,
     numbers: tuple[int, ...],
 ) -> None:
-    """Look at messages without taking them.
+    """Show messages without receiving them.
 
-    They come in the order of their sequence numbers, and so partition after partition.
+    Messages are shown by sequence number, that is, one partition after the other.
     """
     if not numbers:
         show_peeked(command, entity, entity, max_count, first, state, session_id, selector)

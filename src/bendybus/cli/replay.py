@@ -64,7 +64,7 @@ def replay(
 ) -> None:
     """Put completed messages back, as if they had just been sent.
 
-    The queue or subscription must keep them: --keep-completed. Without options, all of them are put back.
+    The queue or subscription must have --keep-completed. Without options, all kept messages are put back.
     """
     if numbers and (key is not None or selector is not None):
         raise ConfigError("--sequence-number cannot be combined with --key or --selector")

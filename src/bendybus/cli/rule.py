@@ -37,7 +37,9 @@ _name_argument = click.argument("name", help="Name of the rule.")
 def _field_option(name: str, field: str | None = None) -> Decorator:
     """An option of a correlation filter."""
     named = name.removeprefix("--").replace("-", "_")
-    return click.option(name, field or named, metavar="TEXT", help="Messages that have exactly this.")
+    return click.option(
+        name, field or named, metavar="TEXT", help="Matches messages with exactly this value."
+    )
 
 
 @click.group("rule", no_args_is_help=True)
@@ -52,9 +54,11 @@ def _rule_options(function: Callable[..., None]) -> Callable[..., None]:
             topic_argument,
             _subscription_argument,
             _name_argument,
-            click.option("--filter-sql", metavar="SQL", help="Messages for which this holds."),
-            click.option("--filter-true", is_flag=True, help="Every message."),
-            click.option("--filter-false", is_flag=True, help="No message."),
+            click.option(
+                "--filter-sql", metavar="SQL", help="Matches messages for which this SQL expression is true."
+            ),
+            click.option("--filter-true", is_flag=True, help="Matches every message."),
+            click.option("--filter-false", is_flag=True, help="Matches no message."),
             _field_option("--correlation-id"),
             _field_option("--message-id"),
             _field_option("--to"),
@@ -63,8 +67,12 @@ def _rule_options(function: Callable[..., None]) -> Callable[..., None]:
             _field_option("--session-id"),
             _field_option("--reply-to-session-id"),
             _field_option("--content-type"),
-            property_option("Messages with this property."),
-            click.option("--action-sql", metavar="SQL", help='What is done to a message, as "SET x = 1".'),
+            property_option("Matches messages with this property."),
+            click.option(
+                "--action-sql",
+                metavar="SQL",
+                help='What to change in a matching message, such as "SET x = 1".',
+            ),
         )
     ):
         function = decorate(function)
@@ -87,7 +95,7 @@ def create(command: Command, topic: str, subscription: str, name: str, **rule: A
 @_rule_options
 @server_command
 def update(command: Command, topic: str, subscription: str, name: str, **rule: Any) -> None:
-    """Replace a rule's filter and action by what is given."""
+    """Replace the filter and action of a rule."""
     _put(command, _path(topic, subscription, name), _elements(name, **rule), update=True)
 
 

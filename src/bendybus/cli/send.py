@@ -40,7 +40,10 @@ BATCH: Final = 100
     help="A file that is the body, or that --json reads.",
 )
 @click.option(
-    "--json", "json_lines", is_flag=True, help="Read a JSON object a line, as 'receive -o json' prints them."
+    "--json",
+    "json_lines",
+    is_flag=True,
+    help="Read one JSON object per line, in the format of 'receive -o json'.",
 )
 @click.option(
     "--count",
@@ -48,7 +51,7 @@ BATCH: Final = 100
     default=1,
     show_default=True,
     metavar="N",
-    help="Send the message so many times.",
+    help="How many times to send the message.",
 )
 @click.option("--message-id")
 @click.option("--session-id", help="The message's session; it decides the partition.")
@@ -60,9 +63,9 @@ BATCH: Final = 100
 @click.option("--reply-to")
 @click.option("--reply-to-session-id")
 @property_option("A property; may be repeated.")
-@click.option("--ttl", metavar="DURATION", help="How long it lives, as 30s or PT30S.")
+@click.option("--ttl", metavar="DURATION", help="Time to live, such as 30s or PT30S.")
 @click.option("--schedule-at", metavar="TIME", help="When to enqueue it, ISO 8601.")
-@click.option("--delay", metavar="DURATION", help="Enqueue it so much later.")
+@click.option("--delay", metavar="DURATION", help="Enqueue it after this time.")
 @server_command
 def send(
     command: Command,
@@ -79,12 +82,12 @@ def send(
 ) -> None:
     """Send messages to a queue or topic.
 
-    What is sent is --body, or --file, or each line of standard input.
+    The body comes from --body or --file; otherwise each line of standard input is a message.
     """
     if sum((body is not None, file is not None and not json_lines, json_lines)) > 1:
-        raise ConfigError("--body, --file and --json exclude each other (but --json may read --file)")
+        raise ConfigError("--body, --file and --json cannot be combined (but --json may read --file)")
     if schedule_at is not None and delay is not None:
-        raise ConfigError("--schedule-at and --delay exclude each other")
+        raise ConfigError("--schedule-at and --delay cannot be combined")
     due = _option("--schedule-at", instant, schedule_at)
     if delay is not None:
         due = round(time.time() * 1000) + (_option("--delay", milliseconds, delay) or 0)

@@ -48,30 +48,33 @@ class _Assignment(click.ParamType[str]):
     metavar="DIR",
     default=Path(".data"),
     show_default=True,
-    help="Folder that holds everything durable.",
+    help="Folder for all durable data.",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", default=5672, show_default=True, help="Port for everything; 0 picks a free one.")
+@click.option("--port", default=5672, show_default=True, help="Port for all protocols; 0 picks a free one.")
 @click.option(
-    "--admin-port", default=5300, show_default=True, help="Another port for everything; 0 picks a free one."
+    "--admin-port",
+    default=5300,
+    show_default=True,
+    help="A second port for all protocols; 0 picks a free one.",
 )
 @click.option(
     "--metrics-port",
     type=int,
-    help="A port for /metrics and /health alone, without a token; 0 picks a free one.",
+    help="A port for only /metrics and /health, without a token; 0 picks a free one.",
 )
 @click.option(
     "--brokers",
     metavar="N|auto",
     default="1",
     show_default=True,
-    help="Broker processes that share the work; auto: one for each core.",
+    help="Number of broker processes; auto: one per core.",
 )
 @click.option(
     "--cluster",
     metavar="URL",
     envvar="BENDYBUS_CLUSTER",
-    help="Be a broker of the cluster whose catalog is in this database, postgresql://...; needs --store.",
+    help="Join the cluster whose catalog is in this database, postgresql://...; needs --store.",
 )
 @click.option(
     "--broker",
@@ -85,12 +88,12 @@ class _Assignment(click.ParamType[str]):
     metavar="HOST:PORT",
     envvar="BENDYBUS_CLUSTER_ADDRESS",
     show_default="127.0.0.1:0",
-    help="Where the other brokers of the cluster reach this one; port 0 picks a free one.",
+    help="The address at which the other brokers reach this one; port 0 picks a free one.",
 )
 @click.option(
     "--stores",
     type=int,
-    help="Messaging stores to spread partitions over.",
+    help="Number of messaging stores to spread partitions over.",
     show_default="those there are, or 2",
 )
 @click.option(
@@ -104,7 +107,7 @@ class _Assignment(click.ParamType[str]):
     multiple=True,
     metavar="FOLDER|URL",
     envvar="BENDYBUS_ALLOW_STORE",
-    help="A folder or a URL of which 'bendybus store attach' may attach stores; may be repeated.",
+    help="A folder or URL from which 'bendybus store attach' may attach stores; may be repeated.",
 )
 @click.option(
     "--tier",
@@ -132,14 +135,14 @@ class _Assignment(click.ParamType[str]):
 )
 @click.option("--config", type=_FILE, metavar="FILE", help="The official emulator's Config.json.")
 @click.option("--namespace", multiple=True, metavar="NAME", help="One more namespace; may be repeated.")
-@click.option("--emulator", is_flag=True, help="Take the official emulator's key, SAS_KEY_VALUE.")
+@click.option("--emulator", is_flag=True, help="Use the official emulator's key, SAS_KEY_VALUE.")
 @click.option("--tls-cert", type=_FILE, metavar="FILE", help="TLS certificate chain, PEM.")
 @click.option("--tls-key", type=_FILE, metavar="FILE", help="The certificate's key, PEM.")
 @click.option("--require-tls", is_flag=True, help="Refuse connections without TLS, except for /health.")
 @click.option(
     "--jwt-issuer",
     envvar="BENDYBUS_JWT_ISSUER",
-    help="Take JSON Web Tokens of this issuer (Entra ID or another).",
+    help="Accept JSON Web Tokens of this issuer (Entra ID or another).",
 )
 @click.option(
     "--jwt-audience",
@@ -172,7 +175,7 @@ class _Assignment(click.ParamType[str]):
     metavar="SIZE",
     envvar="BENDYBUS_MEMORY",
     show_default=f"{MEMORY_SHARE_PERCENT}%",
-    help="What connections may make the server keep in memory, such as 2GB, 512MB or 25%.",
+    help="Memory limit for all connections together, such as 2GB, 512MB or 25%.",
 )
 @click.option("--no-portal", is_flag=True, help="Do not serve the portal at /portal.")
 @click.option("--development", is_flag=True, help="For tests: allow 'bendybus fault' and POST /$reset.")
@@ -295,7 +298,7 @@ def _in_cluster(
         name, address = broker or socket.gethostname(), cluster_address or settings.cluster_address
         return replace(settings, cluster=cluster, broker_name=name, cluster_address=address)
     if broker is not None or cluster_address is not None:
-        raise ConfigError("--broker and --cluster-address say nothing without --cluster")
+        raise ConfigError("--broker and --cluster-address need --cluster")
     return settings
 
 
@@ -304,7 +307,7 @@ def _run(settings: Settings, brokers: int) -> None:
         run(settings)
     elif settings.cluster is not None:
         raise ConfigError(
-            "--brokers and --cluster exclude each other: start each broker of a cluster on its own"
+            "--brokers and --cluster cannot be combined: start each broker of a cluster on its own"
         )
     elif code := supervise(settings, brokers):
         raise click.exceptions.Exit(code)

@@ -68,7 +68,7 @@ def state(
     The session is locked for a moment. If another receiver holds it, the command fails.
     """
     if (text is not None) + (file is not None) + clear > 1:
-        raise ConfigError("--set, --file and --clear exclude each other")
+        raise ConfigError("--set, --file and --clear cannot be combined")
     with _client(command) as client:
         if text is not None or file is not None or clear:
             wanted = file.read_bytes() if file is not None else text.encode() if text is not None else None
@@ -92,7 +92,7 @@ def state(
 @entity_argument
 @_session_argument
 @click.option("--reason", default="", metavar="TEXT", help="Why.")
-@click.option("--description", default="", metavar="TEXT", help="More on why.")
+@click.option("--description", default="", metavar="TEXT", help="A longer description.")
 @dry_run_option
 @yes_option
 @server_command
@@ -101,7 +101,7 @@ def dead_letter(
 ) -> None:
     """Move all messages of a session to the dead-letter queue, deferred ones too.
 
-    What a receiver has locked stays.
+    Messages that a receiver has locked stay.
     """
     if dry_run:
         with bus_client(command) as client:

@@ -34,7 +34,7 @@ def app() -> None:
 @app.command("list")
 @server_command
 def list_stores(command: Command) -> None:
-    """List the messaging stores: where messages are kept, and how each store is."""
+    """List the messaging stores: name, kind, state and size."""
     stores = command.ask_json("GET", "/$stores")["stores"]
     of_several = any("broker" in each for each in stores)
     columns = (*COLUMNS, "Broker") if of_several else COLUMNS
@@ -47,7 +47,7 @@ def list_stores(command: Command) -> None:
 @click.option("--name", help="What to call it.", show_default="the file's or the database's name")
 @server_command
 def attach(command: Command, url: str, name: str | None) -> None:
-    """Attach another messaging store, for good: entities made from now on use it too."""
+    """Attach another messaging store permanently. New entities use it too."""
     _show(command, command.ask_json("POST", "/$stores", {"url": url, "name": name}), "attached")
 
 
@@ -58,7 +58,7 @@ def attach(command: Command, url: str, name: str | None) -> None:
 def drain(command: Command, name: str, wait: bool, stop: bool) -> None:
     """Empty a store: its partitions move to the others while messages flow.
 
-    May be interrupted at any time: the server goes on by itself, also after a restart.
+    You can interrupt the command: the server continues without it, even after a restart.
     """
     answer = command.ask_json("PUT", _path(name), {"draining": not stop})
     if wait and not stop:
@@ -70,7 +70,7 @@ def drain(command: Command, name: str, wait: bool, stop: bool) -> None:
 @_name_argument
 @server_command
 def retire(command: Command, name: str) -> None:
-    """Let go of a store that is empty; its file or database stays where it is."""
+    """Remove an empty store from the server. Its file or database is kept."""
     _show(command, command.ask_json("DELETE", _path(name)), "retired")
 
 
@@ -81,12 +81,12 @@ def retire(command: Command, name: str) -> None:
 def forget(command: Command, name: str, yes: bool) -> None:
     """Give up a store that is lost for good, with every message in it.
 
-    Its partitions begin again, empty, in the other stores. Only for a store that is away.
+    Its partitions start again, empty, in the other stores. The store must be away.
     """
     store = command.ask_json("GET", _path(name))
     if "loss" not in store:
         raise InvalidOperation(
-            f"The messaging store '{name}' is {store['state']}, so nothing has to be given up: "
+            f"The messaging store '{name}' is {store['state']}, so it must not be given up: "
             "drain it and retire it."
         )
     confirm(f"Give up {_told_loss(store['loss'])} with the messaging store '{name}', for good?", yes)

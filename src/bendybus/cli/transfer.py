@@ -36,7 +36,7 @@ COLUMNS = ("Outcome", "Kind", "Path")
 def export(command: Command, file: Path | None, force: bool) -> None:
     """Write the entities of a namespace as a Config.json.
 
-    Without FILE it is printed. Queues, topics, subscriptions and rules are written, and no keys.
+    Without FILE it is printed. It contains queues, topics, subscriptions and rules, but no keys.
     """
     if file is not None and file.exists() and not force:
         raise EntityExists(f"'{file}' exists: pass --force to replace it.")
@@ -73,7 +73,7 @@ def import_entities(
 ) -> None:
     """Create the entities of a Config.json, or of another namespace.
 
-    Entities that exist stay as they are. Messages and policies are not brought along.
+    Existing entities stay unchanged. Messages and policies are not copied.
     """
     if (file is None) == (source is None):
         raise ConfigError("name a FILE, or the connection string of another namespace with --from")

@@ -25,7 +25,7 @@ STORES = ("system", "python", "java")
 
 @click.command
 @click.argument("stores", nargs=-1, type=click.Choice(STORES), metavar="[system|python|java]...")
-@click.option("--remove", is_flag=True, help="Take back every certificate that this command has added.")
+@click.option("--remove", is_flag=True, help="Remove every certificate that this command has added.")
 @click.option(
     "--python",
     metavar="FILE",
@@ -40,7 +40,8 @@ def trust(
 ) -> None:
     """Make clients on this machine trust the server's own certificate.
 
-    Without arguments in every store that is found. The system's store and Java's usually need root.
+    Without arguments, the certificate is added to every trust store that is found. The system's and
+    Java's usually need root.
     """
     with told_errors():
         certificate = (find_folder(data) / TLS_FOLDER / CERTIFICATE_FILE).resolve()

@@ -1,4 +1,4 @@
-"""Several brokers for one namespace: who owns which partition, and how the others reach it.
+"""Several brokers for one namespace: which broker owns which partition, and how the others reach it.
 
-The reasons for what is here, and what is to come: DESIGN.md.
+DESIGN.md has the reasons, and the next steps.
 """

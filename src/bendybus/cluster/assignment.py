@@ -1,13 +1,13 @@
 """Which broker owns which group of partitions: a pure function of their names.
 
-A group is what has to have one owner because it shares commits: partition i of a topic and those of its
-subscriptions, or everything in one SQLite store. Every broker computes the same answer, so none has
-to be elected.
+Partitions that share commits need one owner, so they form a group: partition i of a topic and those of its
+subscriptions, or everything in one messaging store. Every broker computes the same answer, so there is no
+election.
 
-Rendezvous hashing gives each pair of group and broker a score. The highest score that is left decides, until
-every group has an owner; a broker that has its share takes no more. Equal shares are the bound, rounded up.
-When a broker joins or leaves, only the groups that prefer it, or that it kept out elsewhere, move. A group
-that only some of the brokers can own, and for which none of those has room, goes to the highest score.
+Rendezvous hashing gives each pair of group and broker a score. Pairs are taken by descending score, until
+every group has an owner. A broker that has its share takes no more; the shares are equal, rounded up. When a
+broker joins or leaves, only the groups that prefer it, or that it displaced, move. A group that only some
+brokers can own, and for which none of them has room, goes to the one with the highest score.
 """
 
 from __future__ import annotations

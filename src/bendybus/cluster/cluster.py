@@ -1,9 +1,9 @@
-"""The other brokers, as this one's entities see them (broker/elsewhere.py).
+"""The other brokers, as the entities of this one see them (broker/elsewhere.py).
 
-Each messaging store belongs to one broker, and may pass to another (ownership.py). One broker has the
-catalog: it makes all changes of entities and tells the others, which follow (following.py). A change returns
-when every broker that can be reached knows it; one that cannot be reached gets the whole catalog when it is
-back.
+Each messaging store belongs to one broker, and may move to another (ownership.py). One broker has the
+catalog. It makes all changes to entities and informs the others, which apply them (following.py). A change is
+complete when every broker that can be reached knows it. A broker that cannot be reached gets the whole
+catalog when it is connected again.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ class Cluster:
             try:
                 await self._command(peer, name, body)
             except Unavailable as absence:
-                logger.warning("the broker '%s' was not told '%s': %s", peer.name, name, absence)
+                logger.warning("the broker '%s' could not be informed of '%s': %s", peer.name, name, absence)
 
     async def last_use(self, path: EntityPath) -> Instant | None:
         last = Instant(0)

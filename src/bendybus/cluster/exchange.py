@@ -1,7 +1,8 @@
-"""The partitions of a store that gets another owner: what stands for each of them is exchanged.
+"""Replaces the objects that represent the partitions of a store when the store changes its owner.
 
-A partition that this broker owns has a host, and one that another broker owns has a `RemotePartition`. What
-waits passes from one to the other (passing_on.py). When that happens: ownership.py.
+A partition that this broker owns has a host, and one that another broker owns has a `RemotePartition`.
+Commands, sessions and messages that wait are passed from one to the other (passing_on.py). When that happens:
+ownership.py.
 """
 
 from __future__ import annotations

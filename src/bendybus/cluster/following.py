@@ -1,9 +1,9 @@
-"""Keeping up with the catalog, which one broker has.
+"""Keeps a broker up to date with the catalog, which one broker has.
 
-That broker answers with the whole catalog, runs the changes that clients of other brokers ask for, and
-tells the others of each. They open, change and close their entities as it says, and create and remove the
-partitions in their own stores. A broker that was not reachable for a while compares everything when it is
-back.
+That broker sends the whole catalog on request, makes the changes that clients of other brokers ask for, and
+announces each change. The others open, change and close their entities accordingly, and create and remove the
+partitions in their own stores. A broker that was unreachable for a while compares everything when it is
+connected again.
 """
 
 from __future__ import annotations

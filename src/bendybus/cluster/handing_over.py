@@ -1,10 +1,10 @@
-"""What passes with a messaging store that changes hands by plan: everything that only memory knows.
+"""The state that moves with a messaging store in a planned move: everything that exists only in memory.
 
-The owner lets commands wait, and sends locks, sessions and rests of all partitions to the next owner
-(`send`). Then it gives the store up and tells all brokers. Each of them answers, and so has heard everything
-that the owner has ever sent to it (`told`). Then the next owner is asked to take the store (`offer`). It
-recalls what it was sent only if it is the very next one, which the term of the store says. If anything of
-this fails, the move is like an unplanned one: locks and sessions are lost, and nothing else.
+The owner makes commands wait, and sends locks, sessions and rests of all partitions to the next owner
+(`send`). Then it gives up the store and informs all brokers. Each of them answers, which shows that it has
+received everything that the owner had sent to it (`told`). Then the next owner is asked to take the store
+(`offer`). It uses the state that it was sent only if it is the direct successor, which the term of the store
+shows. If any of this fails, the move is like an unplanned one: locks and sessions are lost, and nothing else.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class HandingOver:
                     await self._cluster.peers.by_name[to].call("remember", body, type(None))
         except (BrokerError, TimeoutError, KeyError) as reason:
             logger.warning(
-                "the messaging store '%s' passes to '%s' without its locks: %s",
+                "the messaging store '%s' moves to '%s' without its locks: %s",
                 store,
                 to,
                 reason or "no answer",
@@ -130,7 +130,9 @@ class HandingOver:
             async with asyncio.timeout(PATIENCE_S):
                 await self._cluster.peers.by_name[to].call("take-store", (store, term, kept), type(None))
         except (BrokerError, TimeoutError, KeyError) as reason:
-            logger.warning("the broker '%s' is not told to take '%s': %s", to, store, reason or "no answer")
+            logger.warning(
+                "the broker '%s' could not be asked to take over '%s': %s", to, store, reason or "no answer"
+            )
 
     # -- the next owner -----------------------------------------------------------
 
@@ -145,7 +147,7 @@ class HandingOver:
             self._arriving[store] = Remembered(link.peer, term, asyncio.get_running_loop().time())
         arriving = self._arriving.get(store)
         if arriving is None or (arriving.broker, arriving.term) != (link.peer, term):
-            raise StoreUnavailable("The beginning of what is to be remembered is missing.")
+            raise StoreUnavailable("The first part of the state to restore is missing.")
         arriving.add(pieces)
         arriving.is_complete = is_last
 

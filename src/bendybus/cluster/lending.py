@@ -1,9 +1,9 @@
 """Messages here for receivers of another broker: the owner's side of a demand.
 
-A borrower stands for the receivers of one queue at one other broker. It gets what the receivers here do not
-want, locks as many messages as the other side has asked for, and sends them with their payloads. They stay
-locked until they are settled or their locks expire, as messages do that were sent to a client. Sessions are
-lent in the same way, and come back when the connection is lost. The other side: supply.py.
+A borrower represents the receivers of one queue at one other broker. It gets the messages that receivers here
+do not want, locks as many as the other side has asked for, and sends them with their payloads. They stay
+locked until they are settled or their locks expire, like messages that were sent to a client. Sessions are
+lent in the same way, and are returned when the connection is lost. The other side: supply.py.
 """
 
 from __future__ import annotations

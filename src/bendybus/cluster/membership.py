@@ -1,8 +1,8 @@
-"""Which brokers of a cluster are alive, and which of them is to own which messaging store.
+"""Which brokers of a cluster are alive, and which of them should own which messaging store.
 
-Everything here is a function of what the catalog database says (store/roster.py): its clock tells how long a
-broker has been silent. Every broker computes the same answer. A broker that is wrongly presumed dead does no
-harm, because the stores and the catalog refuse what it writes once another broker has taken its place.
+Everything here is a function of the rows in the catalog's database (store/roster.py), whose clock measures
+how long a broker has been silent. Every broker computes the same answer. A broker that is wrongly presumed
+dead does no harm: the stores and the catalog refuse its writes once another broker has taken its place.
 """
 
 from __future__ import annotations

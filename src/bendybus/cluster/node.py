@@ -1,9 +1,10 @@
-"""The life of one broker in a cluster whose brokers come and go: heartbeats, and what follows from them.
+"""The lifecycle of one broker in a cluster: heartbeats, and the reactions to them.
 
-One task writes a heartbeat twice a second and reads who else is alive. Another acts on what was read last:
-it connects to new brokers, takes over or gives up messaging stores (ownership.py), leads if nobody else
-does, and otherwise follows the catalog. A round may take long, when a store hangs for example; heartbeats go
-on. While the catalog database is away there are no new readings: nobody is presumed dead, and nothing moves.
+One task writes a heartbeat twice a second and reads which other brokers are alive. Another task acts on the
+last reading: it connects to new brokers, takes over or gives up messaging stores (ownership.py), and leads if
+no other broker does; otherwise it follows the catalog. A round may take long, for example when a store hangs;
+heartbeats continue. While the catalog's database is away there are no new readings: no broker is presumed
+dead, and no store changes its owner.
 """
 
 from __future__ import annotations
@@ -136,8 +137,8 @@ class Node:
             others = [each for each in self.view.brokers if each.name != self._row.name and is_alive(each)]
             if not any(each.state == SERVING for each in others):
                 raise InvalidOperation(
-                    f"No other broker serves, so nobody could own the stores of '{self._row.name}'. Start "
-                    "another one first."
+                    f"No other broker is serving, so no broker could own the stores of '{self._row.name}'. "
+                    "Start another one first."
                 )
         before, self._row = self._row, replace(self._row, state=DRAINING if draining else SERVING)
         try:
@@ -166,7 +167,7 @@ class Node:
                     await asyncio.sleep(LOOK_AGAIN_S)
         except TimeoutError:
             logger.warning(
-                "messaging stores are not given up in time: %s", ", ".join(self._ownership.terms())
+                "messaging stores could not be given up in time: %s", ", ".join(self._ownership.terms())
             )
 
     async def stop(self) -> None:
@@ -189,7 +190,7 @@ class Node:
         try:
             return await self._beat()
         except BrokerError as reason:
-            logger.warning("the others are not told that this broker is %s: %s", state, reason)
+            logger.warning("the other brokers could not be informed that this one is %s: %s", state, reason)
             return None
 
     # -- heartbeats ---------------------------------------------------------------
@@ -271,9 +272,7 @@ class Node:
         if unreached != self._unreached:
             name, instance = self._row.name, self._row.instance
             await self._ask(lambda: self._roster.reach(name, instance, unreached))
-            logger.warning(
-                "messaging stores that this broker does not reach: %s", ", ".join(unreached) or "none"
-            )
+            logger.warning("this broker cannot reach the messaging stores %s", ", ".join(unreached) or "none")
             self._unreached = unreached
 
     def _placed(self) -> set[str]:

@@ -1,14 +1,13 @@
-"""Messaging stores that pass from one broker to another, and the partitions in them.
+"""Takes messaging stores over from other brokers and gives them up, with the partitions in them.
 
 The owner of a store is recorded in the store itself, with a term that each new owner raises
-(`SharedStore` in store/protocol.py). Whoever takes a store over claims all its partitions, so the commits of
-the former owner fail from then on, whatever it believes. The brokers tell each other what they own; the
-highest term counts.
+(`SharedStore` in store/protocol.py). A new owner claims all partitions of the store, so from then on the
+commits of the former owner fail, whatever it believes. Brokers announce what they own; the highest term wins.
 
-A store that this broker takes over is opened and claimed first, and then each partition in it gets a host in
-place of what stood for it. When the broker gives the store up, or learns that it was displaced, it is the
-other way round. Commands that wait pass to the new owner. If the owner gives the store up by plan, locks and
-sessions pass as well (handing_over.py). Otherwise they end, as they do at a restart.
+To take over a store, this broker opens and claims it, and then gives each partition in it a host. When it
+gives up the store, or learns that it was displaced, it replaces the hosts by remote partitions (exchange.py).
+Waiting commands pass to the new owner. In a planned move, locks and sessions pass to it as well
+(handing_over.py). Otherwise they end, as they do at a restart.
 """
 
 from __future__ import annotations
@@ -350,7 +349,7 @@ class Ownership:
         async with self._entities.changing:
             owned = self._own.get(name)
             if owned is not None:
-                logger.warning("the messaging store '%s' is let go of: another broker has taken it", name)
+                logger.warning("the messaging store '%s' is given up: another broker has taken it over", name)
                 self._uninstall(name, kept=False)
                 await self._close(owned)
             elif name in self._leaving:

@@ -1,4 +1,4 @@
-"""What stands for a partition is exchanged, and what waits for it passes on: commands, sessions, messages.
+"""Passes on commands, sessions and messages that wait for a partition when the partition changes its owner.
 
 Each of them waits for the next owner as it waited for the former one. Who owns what: ownership.py.
 """

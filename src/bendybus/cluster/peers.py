@@ -1,8 +1,8 @@
-"""The other brokers: the connection to each, and what is here for the partitions that it owns.
+"""The other brokers: the connection to each, and the remote partitions of each.
 
-Of each pair, the broker whose name comes first calls the other, and calls again when the connection is lost.
-When a broker cannot be reached, commands to its partitions wait for `GRACE_S`, the time of a restart, and are
-refused from then on.
+In each pair, the broker whose name comes first connects to the other, and reconnects when the connection is
+lost. When a broker cannot be reached, commands to its partitions wait for `GRACE_S`, the time of a restart.
+After that they are refused.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Which messaging stores this broker does not reach, although it tries to.
+"""Which messaging stores this broker cannot reach.
 
-It tells the others in the catalog's database, so that one of them owns the store that does reach it
-(membership.py). It tries again after a while, if nothing else has shown that the store can be reached.
+The broker lists them in the catalog's database, so that a broker that can reach them owns them
+(membership.py). It tries again after a while, unless something else has shown that the store can be reached.
 """
 
 from __future__ import annotations

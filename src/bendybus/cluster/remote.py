@@ -1,9 +1,9 @@
-"""Partitions of other brokers, as everything above sees them (broker/partition_port.py).
+"""Partitions of other brokers, for the packages above (broker/partition_port.py).
 
 A command becomes a request to the owner, and its reply comes back when it is durable there. Messages for
-receivers come ahead of their demand (supply.py). While the owner cannot be reached, commands wait for a
-short time, as they do while a partition is loaded, and then are refused with an error that can be
-retried; messages without a key go to other partitions meanwhile.
+receivers are sent ahead, within a demand (supply.py). While the owner cannot be reached, commands wait for a
+short time, as they do while a partition is being loaded. Then they are refused with an error that can be
+retried. Messages without a key go to other partitions in the meantime.
 """
 
 from __future__ import annotations

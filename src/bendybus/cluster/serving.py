@@ -1,7 +1,7 @@
-"""What a broker does for the others: their commands to partitions here, their reads and demands.
+"""Answers the requests of other brokers: commands to partitions here, reads and demands.
 
-Commands go through `PartitionHost.submit` and `TopicHost.submit`, as those of clients here do, so all that
-holds for the owner's own clients holds for those of other brokers: the reply is sent when it is durable.
+Commands go through `PartitionHost.submit` and `TopicHost.submit`, like those of clients here. So the same
+guarantees hold for clients of other brokers: the reply is sent when it is durable.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Messages of another broker for receivers here: what was asked for, and what has arrived.
 
-A receiver asks a partition for messages and gets what can be had at once (broker/partition_port.py). A
-partition elsewhere has at once what its owner has sent ahead. So the first receiver gets nothing and waits,
-and what it lacks becomes a demand: the owner may give so many messages in all. It locks them and sends them
-as they come, and waiting receivers are woken. There is one demand for each queue and owner, not for each
+A receiver asks a partition for messages and gets those that are available at once (broker/partition_port.py).
+A remote partition has those that its owner has sent ahead. So the first receiver gets nothing and waits, and
+raises a demand: the total number of messages that the owner may send. The owner locks messages and sends them
+as they arrive, and waiting receivers are woken. There is one demand for each queue and owner, not for each
 partition, so a receiver with little credit does not make the owner lock messages in all of them.
 
-What arrives and is not taken at once is kept for the next credit, as the gateway keeps what it has read from
-a slow store (P-25). It goes back, uncounted, when the receivers leave or have wanted nothing for a tenth of a
-second. The owner's side: lending.py.
+Messages that arrive and are not used at once are kept for the next credit, as the gateway keeps messages from
+a slow store (P-25). They go back, and no delivery is counted, when the receivers leave or have wanted nothing
+for a tenth of a second. The owner's side: lending.py.
 """
 
 from __future__ import annotations

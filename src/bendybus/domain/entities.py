@@ -383,7 +383,7 @@ def check_values(description: EntityDescription) -> None:
     exclusive = (ENABLE_EXPRESS, REQUIRES_DUPLICATE_DETECTION)
     if all(getattr(description, row.field, False) for row in exclusive):
         names = " and ".join(row.name for row in exclusive)
-        raise ArgumentError(f"{description.label}: {names} exclude each other.")
+        raise ArgumentError(f"{description.label}: {names} cannot be combined.")
 
 
 def refuse_immutable_changes(before: EntityDescription, after: EntityDescription) -> None:

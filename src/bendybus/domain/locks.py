@@ -1,7 +1,8 @@
 """Message locks: which messages are locked, under which token, and until when.
 
-A lock is granted by `Lock`, extended by `Renew`, and ended by settlement or by time. Only this module sets
-`lock_token` and `locked_until` of a message. A lock inside a session ends with the session, so
+A lock is granted by `Lock`, extended by `Renew`, and ended by settlement or by time. Only this module
+changes `lock_token` and `locked_until` of a message; a new record takes them over (a copy in messages.py, a
+message of another broker in cluster/frames.py). A lock inside a session ends with the session, so
 session_locks.py keeps those messages and calls the functions here. What happens to a message whose lock has
 ended: stock.py.
 """

@@ -4,7 +4,7 @@ A row contains everything that concerns one property alone (property.py): its na
 the description that holds it, its type, default and limits, and how people set and read it. ATOM
 (admin/), Config.json (server/emulator_config.py), the management client, the command line with its
 help, and docs/reference/properties.md are derived from it. What a tier offers and which properties
-exclude each other: entities.py.
+cannot be combined: entities.py.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ RETRY_DELAY: Final = Property(
     least_s=0,
     most_s=86_400,
     option="retry-delay",
-    help="How long an abandoned message rests before it is handed out again.",
+    help="How long an abandoned message waits before it is delivered again.",
     metavar="DURATION",
     ours=True,
 )
@@ -225,7 +225,7 @@ RETRY_DELAY_FACTOR: Final = Property(
     default=2,
     allowed=range(1, 101),
     option="retry-delay-factor",
-    help="By how much the rest grows with each further delivery.",
+    help="The factor by which this delay grows with each further delivery.",
     metavar="N",
     ours=True,
 )
@@ -237,7 +237,7 @@ RETRY_DELAY_MAX: Final = Property(
     least_s=1,
     most_s=7 * 86_400,
     option="retry-delay-max",
-    help="The longest rest of an abandoned message.",
+    help="The longest delay of an abandoned message.",
     metavar="DURATION",
     ours=True,
 )

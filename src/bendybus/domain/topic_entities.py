@@ -119,7 +119,7 @@ class TopicDescription:
             raise ArgumentError(f"{self.label}: Status is ReceiveDisabled; nobody receives from a topic.")
         if self.enable_express and self.requires_duplicate_detection:
             raise ArgumentError(
-                f"{self.label}: EnableExpress and RequiresDuplicateDetection exclude each other."
+                f"{self.label}: EnableExpress and RequiresDuplicateDetection cannot be combined."
             )
 
     @property

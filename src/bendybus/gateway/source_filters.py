@@ -94,7 +94,7 @@ def _is_selector(key: str, value: object) -> bool:
 def _selector(value: object) -> Selector:
     text = value.value if isinstance(value, Described) else value
     if not isinstance(text, str):
-        raise InvalidField(f"A message selector must be a text, not {text!r}.")
+        raise InvalidField(f"A message selector must be a string, not {text!r}.")
     try:
         return Selector(text)
     except ArgumentError as refusal:

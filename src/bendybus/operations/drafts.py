@@ -112,7 +112,7 @@ def _body(values: Mapping[str, object]) -> bytes:
     try:
         return body.encode()
     except UnicodeEncodeError:
-        raise ArgumentError("'body' holds half of a surrogate pair, which is no text") from None
+        raise ArgumentError("'body' has half of a surrogate pair, which is not text") from None
 
 
 def _property(name: object, value: object) -> object:

@@ -74,7 +74,7 @@ def sections_of(given: object, content_type: str | None) -> tuple[Header, dict[s
     if scheduled is not None:
         at = instant_of_date(scheduled)
         if at is None:
-            raise ArgumentError(f"ScheduledEnqueueTimeUtc '{scheduled[:60]}' is no RFC 1123 date.")
+            raise ArgumentError(f"ScheduledEnqueueTimeUtc '{scheduled[:60]}' is not an RFC 1123 date.")
         annotations[annotation_names.SCHEDULED_ENQUEUE_TIME] = Timestamp(at)
     properties = Properties(
         message_id=_text(given, "MessageId"),

@@ -208,7 +208,7 @@ class Server:
         self.ports = await front.open(settings.addresses)
         if settings.metrics_port is not None:
             self.metrics_port = await front.open_metrics(settings.host, settings.metrics_port)
-            logger.info("metrics are shown on port %d", self.metrics_port)
+            logger.info("metrics are served on port %d", self.metrics_port)
 
     def _portal(self) -> Portal:
         return self._member.portal() if isinstance(self._member, ClusterMember) else Portal()
@@ -249,7 +249,7 @@ class Server:
         broker.start()
         exits.push_async_callback(broker.stop)
         if config.roles and provider is None:
-            raise ConfigError(f"{settings.config}: 'RoleAssignments' say nothing without --jwt-issuer")
+            raise ConfigError(f"{settings.config}: 'RoleAssignments' need --jwt-issuer")
         issuer = None if provider is None else provider.of_namespace(name, config.roles)
         local_auth = has_local_auth(name, settings, config, broker.catalog, issuer)
         keys = KeyRing(issuer=issuer, local_auth=local_auth)

@@ -103,7 +103,7 @@ class Backups:
     def begin(self, folder: Path) -> None:
         """Start a backup at this path. Returns at once."""
         if self.running:
-            raise InvalidOperation(f"A backup is being made already, in {self._last['folder']}.")
+            raise InvalidOperation(f"Another backup is being made, in {self._last['folder']}.")
         self._refuse_place(folder)
         self._copied_bytes = 0
         self._last = {"state": "running", "folder": str(folder)}
@@ -250,7 +250,7 @@ def refuse_taken(folder: Path) -> None:
         if folder.is_symlink() or not folder.is_dir():
             raise ArgumentError(f"{folder} exists and is not a folder.")
         if any(folder.iterdir()):
-            raise ArgumentError(f"{folder} is not empty, and nothing there is overwritten.")
+            raise ArgumentError(f"{folder} is not empty. Choose a new folder.")
 
 
 def _images(namespace: BackedUp) -> _Images:

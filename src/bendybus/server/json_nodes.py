@@ -124,5 +124,5 @@ def _no_key_twice(pairs: list[tuple[str, object]]) -> dict[str, object]:
     members = dict(pairs)
     if len(members) != len(pairs):
         twice = next(name for name, _ in pairs if sum(name == other for other, _ in pairs) > 1)
-        raise ValueError(f"the key '{twice}' stands twice in one object")
+        raise ValueError(f"the key '{twice}' appears twice in one object")
     return members

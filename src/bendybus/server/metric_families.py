@@ -60,7 +60,7 @@ SESSIONS: Final = Family(
 # -- of an entity: what has happened ------------------------------------------------
 
 INCOMING: Final = Family("bendybus_incoming_messages_total", "counter", "Messages accepted.")
-OUTGOING: Final = Family("bendybus_outgoing_messages_total", "counter", "Messages handed out to receivers.")
+OUTGOING: Final = Family("bendybus_outgoing_messages_total", "counter", "Messages delivered to receivers.")
 COMPLETED: Final = Family("bendybus_completed_messages_total", "counter", "Messages completed.")
 ABANDONED: Final = Family("bendybus_abandoned_messages_total", "counter", "Messages abandoned.")
 DEAD_LETTERED: Final = Family("bendybus_dead_lettered_messages_total", "counter", "Messages dead-lettered.")
@@ -98,7 +98,9 @@ WAITING: Final = Family(
     "bendybus_store_waiting_seconds", "gauge", "How long the store has been with the call that is under way."
 )
 FAILURES: Final = Family("bendybus_store_failures_total", "counter", "Times it went away.")
-DAMAGES: Final = Family("bendybus_store_damages_total", "counter", "Calls that met damage in the store.")
+DAMAGES: Final = Family(
+    "bendybus_store_damages_total", "counter", "Calls that found damaged data in the store."
+)
 
 FAMILIES: Final = (
     *(CONNECTIONS, MEMORY_USED, MEMORY_LIMIT, MEMORY_DISCONNECTS),

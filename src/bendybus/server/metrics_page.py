@@ -117,7 +117,7 @@ async def _each(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
 def _by_partition(query: Mapping[str, str]) -> bool:
     for name in query:
         if name != PARTITIONS:
-            raise ArgumentError(f"'{name[:60]}' means nothing to /metrics; known is {PARTITIONS}=1.")
+            raise ArgumentError(f"/metrics has no parameter '{name[:60]}'; it has {PARTITIONS}=1.")
     asked = query.get(PARTITIONS, "0")
     if asked not in ("0", "1"):
         raise ArgumentError(f"{PARTITIONS} is '{asked[:60]}'; it must be 0 or 1.")

@@ -106,7 +106,7 @@ class NamespaceKeeper:
             for each in (*names, name):
                 check_namespace_name(each)
             if name.lower() in self._opened:
-                raise EntityExists(f"There is a namespace '{name}' already.")
+                raise EntityExists(f"The namespace '{name}' already exists.")
             try:
                 refuse_shared_stores(self._settings)
             except ConfigError as refusal:

@@ -48,10 +48,10 @@ def namespace_folders(
 def refuse_shared_stores(settings: Settings) -> None:
     """`ConfigError` where a second namespace would use what belongs to the first."""
     if settings.store_urls:
-        raise ConfigError("--store and several namespaces exclude each other: give each a server of its own")
+        raise ConfigError("--store and several namespaces cannot be combined: give each a server of its own")
     if settings.allowed_stores:
         raise ConfigError(
-            "--allow-store and several namespaces exclude each other: the key of one namespace would reach "
+            "--allow-store and several namespaces cannot be combined: the key of one namespace would reach "
             "the machine that all of them share"
         )
 

@@ -133,7 +133,7 @@ class Settings:
         if self.stores is not None:
             self._check_number("--stores", self.stores, 1, STORES_MAX)
             if self.store_urls:
-                raise ConfigError("--stores and --store exclude each other: how many, or which")
+                raise ConfigError("--stores and --store cannot be combined")
         self._check_number("connections_max", self.connections_max, 1, 1_000_000)
         if self.handshake_timeout_s <= 0:
             raise ConfigError(f"handshake_timeout_s is {self.handshake_timeout_s}; it must be more than 0")
@@ -156,7 +156,7 @@ class Settings:
         if (self.jwt_issuer is None) != (self.jwt_keys is None):
             raise ConfigError("--jwt-issuer and --jwt-keys go together: one was given without the other")
         if self.jwt_issuer is None and (self.jwt_audiences or self.jwt_roles):
-            raise ConfigError("--jwt-audience and --jwt-role say nothing without --jwt-issuer")
+            raise ConfigError("--jwt-audience and --jwt-role need --jwt-issuer")
         if self.arm_any_token and not (self.development and is_loopback(self.host)):
             raise ConfigError(
                 "--arm-any-token lets every program on this machine manage all namespaces: it needs "

@@ -69,7 +69,7 @@ class StoreKeeper:
     async def attach(self, url: str, name: str | None = None) -> str:
         """Use the store at this address, now and after a restart. Returns its name."""
         if len(url) > URL_LENGTH_MAX:
-            raise ArgumentError(f"A store's URL has at most {URL_LENGTH_MAX} letters.")
+            raise ArgumentError(f"A store's URL has at most {URL_LENGTH_MAX} characters.")
         url = self._allowed.admitted(url)
         async with self._attaching:
             try:
@@ -134,7 +134,7 @@ class StoreKeeper:
     def _open(self, store: MessagingStore) -> None:
         """Refuse what cannot be used, and what is used already; nothing is written before that is known."""
         if any(each.name == store.name for each in self._broker.stores):
-            raise EntityExists(f"There is a messaging store '{store.name}' already.")
+            raise EntityExists(f"The messaging store '{store.name}' already exists.")
         store.namespace = namespace_id(self._broker.catalog)
         identity = store.examine()
         for each in self._broker.stores:
@@ -142,7 +142,7 @@ class StoreKeeper:
                 continue
             if each.state is StoreState.AWAY:
                 # It cannot be asked, and one store under two names would destroy messages.
-                raise StoreUnavailable(f"whether it is '{each.name}', which is away, cannot be told")
+                raise StoreUnavailable(f"it may be the messaging store '{each.name}', which is away")
             if each.store.examine() == identity:
                 raise EntityExists(f"That is the messaging store '{each.name}', which is attached already.")
         store.open()

@@ -58,7 +58,7 @@ def messaging_stores(
         try:
             store = store_at(url, placed)
             if store.name in stores:
-                raise ConfigError(f"there is another store by the name '{store.name}' already")
+                raise ConfigError(f"another store is already called '{store.name}' already")
         except ConfigError as error:
             raise ConfigError(f"--store {shown_url(url)}: {error}") from None
         stores[store.name] = store
@@ -133,7 +133,7 @@ def store_at(url: str, placed: Container[str], name: str | None = None) -> Messa
     """The store at this address, not yet opened; `name` instead of the one that the address gives it."""
     if name is not None and not _NAME.fullmatch(name):
         raise ConfigError(
-            f"'{name}' is no store's name: letters, digits, '.', '_' and '-', up to 100 of them"
+            f"'{name}' is not a valid store name: letters, digits, '.', '_' and '-', up to 100 of them"
         )
     if kind_of(url) == "sqlite":
         return _sqlite_store(url, placed, name)

@@ -95,7 +95,7 @@ class _Messages:
     def _filters(self) -> Filters:
         partition = self._partition.value.strip()
         if partition and not partition.isdigit():
-            raise ArgumentError("The partition is a number.")
+            raise ArgumentError("The partition must be a number.")
         since = self._since.value.strip()
         return Filters(
             state=self._state.value or "",

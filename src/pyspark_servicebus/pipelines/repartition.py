@@ -263,7 +263,7 @@ class _Move:
         for entity, name in ((plan.source, "generation"), (plan.target, "target_generation")):
             if plan._state(entity).generation != self.state[name]:
                 raise InvalidOperation(
-                    f"'{entity}' was created anew since the move began: begin another one."
+                    f"'{entity}' was created again after the move began: start a new move."
                 )
 
     # -- the difference --------------------------------------------------------------------

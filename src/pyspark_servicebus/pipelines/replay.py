@@ -191,7 +191,7 @@ def _whole_messages(
 
 def _columns(rows: DataFrame) -> list[str]:
     if "body" not in rows.columns:
-        raise ConfigError("the capture has neither bodies nor whole messages: nothing can be sent of it")
+        raise ConfigError("the capture has neither bodies nor whole messages: so nothing can be sent")
     return [name for name in _SENDABLE if name in rows.columns]
 
 

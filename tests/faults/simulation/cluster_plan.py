@@ -1,4 +1,4 @@
-"""What a seed makes of a simulation with several brokers: more stores, another weather. The rest: plan.py."""
+"""What a seed makes of a simulation with several brokers: more stores, other faults. The rest: plan.py."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a seed makes of a simulation: its entities, its peers, its weather.
+"""What a seed makes of a simulation: its entities, its peers, its faults.
 
-A *lane* is a way that a message can take: the entities in which one copy of it
+A *lane* is a path that a message can take: the entities in which one copy of it
 may be, in their order. A message sent to a queue has one lane; one sent to a
 topic has one for each subscription whose rules take it.
 """

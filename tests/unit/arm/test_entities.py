@@ -57,7 +57,7 @@ def test_values_are_read_by_their_types():
     [
         ({"lockDuration": "1 minute"}, "lockDuration is '1 minute'; it must be an ISO 8601 duration"),
         ({"lockDuration": ""}, "lockDuration"),
-        ({"lockDuration": 60}, "'lockDuration' must be a text"),
+        ({"lockDuration": 60}, "'lockDuration' must be a string"),
         ({"requiresSession": "true"}, "'requiresSession' must be true or false"),
         ({"maxDeliveryCount": True}, "'maxDeliveryCount' must be a whole number"),
         ({"maxDeliveryCount": 0}, "MaxDeliveryCount is 0"),

@@ -56,7 +56,7 @@ def test_the_filter_that_is_not_used_may_be_empty():
         ({"sqlFilter": {"sqlExpression": "a ="}}, "At position 4"),
         ({"sqlFilter": {"sqlExpression": "a=1", "compatibilityLevel": 30}}, "compatibilityLevel"),
         ({"sqlFilter": {"expression": "a=1"}}, "unknown member 'expression'"),
-        ({"correlationFilter": {"properties": {"size": 5}}}, "'size' must be a text"),
+        ({"correlationFilter": {"properties": {"size": 5}}}, "'size' must be a string"),
         ({"correlationFilter": {"label": "x", "requiresPreprocessing": True}}, "requiresPreprocessing"),
         ({"filter": {}}, "unknown member 'filter'"),
     ],

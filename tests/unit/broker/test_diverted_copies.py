@@ -19,7 +19,7 @@ from bendybus.domain.topic_entities import SubscriptionDescription, TopicDescrip
 from bendybus.envelope import admit
 from bendybus.errors import StoreUnavailable
 from bendybus.names import EntityPath
-from fix_broker import GatedStore
+from fix_broker import GatedStore, until_answered
 from fix_topics import bodies, held, publish, rule
 
 NEWS = TopicDescription(EntityPath("news"), enable_partitioning=True)
@@ -52,17 +52,6 @@ def elsewhere(topic, key="ada"):
     return next(other for other in map(str, range(100)) if topic.host_for(other).store is not store)
 
 
-async def until(condition):
-    async with asyncio.timeout(10):
-        while True:
-            try:
-                if await condition():
-                    return
-            except StoreUnavailable:
-                pass
-            await asyncio.sleep(0.002)
-
-
 def on_the_way(subscription):
     partitions = [host.partition for host in subscription.hosts]
     return sum(1 if each is None else each.counts(SubQueue.OUTBOX).active for each in partitions)
@@ -72,7 +61,7 @@ async def until_bodies(subscription, expected):
     async def there():
         return not on_the_way(subscription) and sorted(await bodies(subscription)) == sorted(expected)
 
-    await until(there)
+    await until_answered(there)
 
 
 def partitions_of(found):
@@ -220,7 +209,7 @@ async def test_a_copy_that_arrived_and_was_not_removed_is_dropped_after_a_restar
         async def arrived():
             return await bodies(subscription) == ["a", "b"]
 
-        await until(arrived)
+        await until_answered(arrived)
         # The removal from the outbox never reaches the disk.
         await asyncio.to_thread(source.reached.wait, 10)
         source.fails_once = StoreUnavailable("crashed")

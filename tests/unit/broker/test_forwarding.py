@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -24,7 +24,7 @@ from bendybus.errors import ArgumentError, StoreUnavailable
 from bendybus.names import EntityPath, SequenceNumber
 from bendybus.store.protocol import PartitionChanges
 from bendybus.store.sqlite.catalog import SqliteCatalog
-from fix_broker import GatedStore, at_work
+from fix_broker import GatedStore, at_work, until_answered
 
 # properties: message-id "m", application-properties {}, data "x", as an ordinary client writes them.
 BARE = b"\x00\x53\x73\xc0\x04\x01\xa1\x01m\x00\x53\x75\xa0\x01x"
@@ -55,21 +55,11 @@ async def held(source: Queue, subqueue: SubQueue = SubQueue.MAIN) -> list[Messag
     return messages
 
 
-async def until(condition: Callable[[], Coroutine[None, None, bool]]) -> None:
-    async with asyncio.timeout(10):
-        while True:
-            # A store that failed comes back in a second, and nobody can look into it until then.
-            with suppress(StoreUnavailable):
-                if await condition():
-                    return
-            await asyncio.sleep(0.002)
-
-
 async def until_held(target: Queue, count: int, subqueue: SubQueue = SubQueue.MAIN) -> list[Message]:
     async def enough() -> bool:
         return len(await held(target, subqueue)) >= count
 
-    await until(enough)
+    await until_answered(enough)
     return await held(target, subqueue)
 
 
@@ -191,7 +181,7 @@ async def test_a_failed_commit_on_either_side_neither_loses_nor_doubles(
         async def moved() -> bool:
             return not await held(source) and not await held(source, SubQueue.OUTBOX)
 
-        await until(moved)
+        await until_answered(moved)
         assert len(await held(target)) == 64
 
 
@@ -258,7 +248,7 @@ async def test_what_was_sent_but_not_yet_removed_is_dropped_after_a_restart(
         async def moved() -> bool:
             return not await held(source, SubQueue.OUTBOX)
 
-        await until(moved)
+        await until_answered(moved)
         assert len(await held(target)) == 3
         assert left.load(target.hosts[0].key).transferred
 
@@ -317,7 +307,7 @@ async def until_on_disk(target: Queue, store: GatedStore, count: int) -> None:
     async def enough() -> bool:
         return on_disk(target, store) >= count
 
-    await until(enough)
+    await until_answered(enough)
 
 
 async def pair(broker: Broker, **properties: object) -> tuple[Queue, Queue]:
@@ -337,7 +327,7 @@ async def arrived_once(target: Queue, source: Queue, count: int) -> None:
         left = [await held(source, subqueue) for subqueue in (SubQueue.MAIN, SubQueue.OUTBOX)]
         return left == [[], []] and len(await held(target)) >= count
 
-    await until(moved)
+    await until_answered(moved)
     assert len({message.origin.sequence_number for message in await held(target)}) == count
     assert len(await held(target)) == count
 
@@ -419,7 +409,7 @@ async def test_a_message_in_doubt_waits_for_the_partition_it_was_sent_to(
             posted = len(await held(source, SubQueue.OUTBOX))
             return not await held(source) and on_disk(target, right) + posted == 300 and posted < 200
 
-        await until(only_doubts_are_left)
+        await until_answered(only_doubts_are_left)
         doubtful = len(await held(source, SubQueue.OUTBOX))
         assert doubtful > 0
         # Later ones do not wait with them.

@@ -172,7 +172,7 @@ async def test_the_last_broker_that_serves_cannot_be_drained() -> None:
     async with nodes("ab") as cluster:
         await cluster["a"].node.drain(True)
         await cluster.rounds()
-        with pytest.raises(InvalidOperation, match="No other broker serves"):
+        with pytest.raises(InvalidOperation, match="No other broker is serving"):
             await cluster["b"].node.drain(True)
         # If the last one dies, one that drains is better than none.
         cluster["b"].cut()

@@ -67,7 +67,7 @@ def test_queues_and_topics_cannot_pass_for_subscriptions():
         ({"max_message_size_kb": 0}, "MaxMessageSizeInKilobytes"),
         ({"user_metadata": "x" * 1025}, "UserMetadata"),
         ({"status": EntityStatus.RECEIVE_DISABLED}, "nobody receives from a topic"),
-        ({"enable_express": True, "requires_duplicate_detection": True}, "exclude each other"),
+        ({"enable_express": True, "requires_duplicate_detection": True}, "cannot be combined"),
     ],
 )
 def test_what_no_topic_may_be_is_refused_by_name(properties, told):

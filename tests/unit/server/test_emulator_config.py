@@ -298,7 +298,7 @@ def test_a_wrong_shape_is_told_with_its_place(tmp_path, namespace, told) -> None
             '{"UserConfig": {"Namespaces": [{"Name": "a"}, {"Name": "b.c"}]}}',
             "cannot name one of several namespaces",
         ),
-        ('{"UserConfig": {}, "UserConfig": {}}', "'UserConfig' stands twice"),
+        ('{"UserConfig": {}, "UserConfig": {}}', "'UserConfig' appears twice"),
     ],
 )
 def test_a_file_that_is_no_config_is_refused(tmp_path, text, told) -> None:

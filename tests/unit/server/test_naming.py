@@ -60,14 +60,14 @@ async def test_a_name_that_no_client_could_call_is_refused(folder: DataFolder) -
 async def test_stores_elsewhere_hold_one_namespace(folder: DataFolder) -> None:
     settings = Settings(store_urls=("sqlite:///a.db",))
     assert await placed(folder, "a", settings=settings) == {"a": "."}
-    with pytest.raises(ConfigError, match="--store and several namespaces exclude each other"):
+    with pytest.raises(ConfigError, match="--store and several namespaces cannot be combined"):
         await placed(folder, "a", "b", settings=settings)
 
 
 async def test_stores_are_attached_to_one_namespace_alone(folder: DataFolder) -> None:
     settings = Settings(allowed_stores=("/mnt",))
     assert await placed(folder, "a", settings=settings) == {"a": "."}
-    with pytest.raises(ConfigError, match="--allow-store and several namespaces exclude each other"):
+    with pytest.raises(ConfigError, match="--allow-store and several namespaces cannot be combined"):
         await placed(folder, "a", "b", settings=settings)
 
 

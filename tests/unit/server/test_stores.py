@@ -111,7 +111,7 @@ def test_stores_that_are_one_are_refused_and_one_that_is_away_is_not():
 
 def test_the_same_store_twice_is_refused(folder, tmp_path):
     url = f"sqlite://{tmp_path}/one.db"
-    with pytest.raises(ConfigError, match="another store by the name 'one'"):
+    with pytest.raises(ConfigError, match="another store is already called 'one'"):
         names(Settings(store_urls=(url, url)), folder)
 
 

@@ -130,7 +130,7 @@ def read_rule(body: Body) -> RuleDescription:
 def _name(body: Body) -> str:
     name = body.get("rule-name")
     if not isinstance(name, str):
-        raise ArgumentError(f"'rule-name' must be a text, not {name!r}.")
+        raise ArgumentError(f"'rule-name' must be a string, not {name!r}.")
     return name
 
 
@@ -139,7 +139,7 @@ def _correlation_filter(what: Mapping[object, object]) -> CorrelationFilter:
     for field, name in _FIELDS.items():
         value = what.get(name)
         if value is not None and not isinstance(value, str):
-            raise ArgumentError(f"'{name}' of a correlation filter must be a text, not {value!r}.")
+            raise ArgumentError(f"'{name}' of a correlation filter must be a string, not {value!r}.")
         fields[field] = value
     properties = what.get("properties")
     given = {} if properties is None else _map(properties, "properties")
@@ -172,7 +172,7 @@ def _value(name: object, value: object) -> Value:
 def _expression(what: Mapping[object, object]) -> str:
     expression = what.get("expression")
     if not isinstance(expression, str):
-        raise ArgumentError(f"'expression' must be a text, not {expression!r}.")
+        raise ArgumentError(f"'expression' must be a string, not {expression!r}.")
     return expression
 
 

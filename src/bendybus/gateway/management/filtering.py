@@ -160,7 +160,7 @@ def _selection(body: Body) -> Selection | None:
     if text is None:
         return None
     if not isinstance(text, str):
-        raise ArgumentError(f"'selector' must be a text, not {text!r}.")
+        raise ArgumentError(f"'selector' must be a string, not {text!r}.")
     return Selection([Selector(text)])
 
 
@@ -271,7 +271,7 @@ class _Purging:
 def _text(body: Body, name: str) -> str | None:
     value = body.get(name)
     if value is not None and not isinstance(value, str):
-        raise ArgumentError(f"'{name}' must be a text, not {value!r}.")
+        raise ArgumentError(f"'{name}' must be a string, not {value!r}.")
     return value
 
 

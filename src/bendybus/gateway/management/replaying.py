@@ -87,7 +87,7 @@ def _refuse(queue: Queue, subqueue: SubQueue) -> None:
 def _key(queue: Queue, body: Body) -> SessionKey | None:
     key = body.get("key")
     if key is not None and not isinstance(key, str):
-        raise ArgumentError(f"'key' must be a text, not {key!r}.")
+        raise ArgumentError(f"'key' must be a string, not {key!r}.")
     return None if key is None else queue.session_key(SessionId(key))
 
 

@@ -79,7 +79,7 @@ def parse_address(url: str, schema_default: str = SCHEMA_DEFAULT) -> StoreAddres
     name = ours.get("name") or (database if schema == schema_default else f"{database}.{schema}")
     if not _NAME.fullmatch(name):
         raise ConfigError(
-            f"'{name}' is no store's name: letters, digits, '.', '_' and '-'; give it one by ?name="
+            f"'{name}' is not a valid store name: letters, digits, '.', '_' and '-'; give it one by ?name="
         )
     password_file = Path(ours["password_file"]) if "password_file" in ours else None
     if password_file is not None:
