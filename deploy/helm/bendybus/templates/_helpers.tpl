@@ -13,3 +13,9 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end -}}
+
+{{- /* The URL of a database, with its password in a file of a folder. */ -}}
+{{- define "bendybus.database" -}}
+{{- $url := index . 0 -}}
+{{- $url }}{{ if contains "?" $url }}&{{ else }}?{{ end }}password_file={{ index . 1 }}/password
+{{- end -}}
