@@ -200,7 +200,8 @@ COVERS = {
     "pyspark_servicebus/pipelines/delta pyspark_servicebus/pipelines/failures "
     "pyspark_servicebus/pipelines/pipeline pyspark_servicebus/pipelines/streams",
     "spark/pipelines/test_repartition.py": "pyspark_servicebus/pipelines/entities "
-    "pyspark_servicebus/pipelines/parts pyspark_servicebus/pipelines/session_states",
+    "pyspark_servicebus/pipelines/few_messages pyspark_servicebus/pipelines/parts "
+    "pyspark_servicebus/pipelines/session_states",
     "spark/pipelines/test_replay.py": "pyspark_servicebus/pipelines/jobs",
     "spark/pipelines/test_report.py": "pyspark_servicebus/pipelines/charts "
     "pyspark_servicebus/pipelines/facts pyspark_servicebus/pipelines/page",
