@@ -48,7 +48,7 @@ COVERS = {
     "unit/portal/test_reading.py": "bendybus_portal/config_file",
     "browser/test_messages.py": "bendybus_portal/components/held_panel "
     "bendybus_portal/components/message_view bendybus_portal/components/send_form "
-    "bendybus_portal/components/own_templates "
+    "bendybus_portal/components/own_templates bendybus_portal/components/replay_form "
     "bendybus_portal/pages/messages",
     "browser/test_dead_letters.py": "bendybus_portal/pages/dead_letters",
     "browser/test_sessions.py": "bendybus_portal/pages/sessions",
