@@ -103,6 +103,7 @@ bench: $(VENV)/.installed-bench  ## Side by side with RabbitMQ 4 and Artemis in 
 	$(BIN)/python tests/bench/scale.py $(filter --quick,$(ARGS))
 	$(BIN)/python tests/bench/topics.py
 	$(BIN)/python tests/bench/entities.py
+	$(BIN)/python tests/bench/purge.py
 	$(BIN)/python tests/bench/spark_bench.py $(SPARK_ARGS)
 
 clean:  ## Remove what the other targets made

@@ -24,7 +24,7 @@ VALUES: Final = {
     "processes": "{brokers: auto, config: {UserConfig: {}}}",
     "secrets": "{tls: {existingSecret: a}, rootKey: {existingSecret: b}, options: [--require-tls]}",
     "cluster": "{replicas: 2, cluster: {url: 'postgresql://a@b/c', passwordSecret: s}, "
-    "rootKey: {existingSecret: k}, stores: [{url: 'postgresql://a@b/c?schema=one&name=one', passwordSecret: s}]}",
+    "rootKey: {existingSecret: k}, stores: [{url: 'postgresql://a@b/c?schema=one', passwordSecret: s}]}",
     "databases": "{stores: [{url: 'postgresql://a@b/c', passwordSecret: s}], options: [--tier=premium]}",
 }
 # Of ten; a unit without any protection has 9.6.

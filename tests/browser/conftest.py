@@ -46,6 +46,7 @@ QUEUES: Final = {
     "invoices": {},
     "workflows": {"EnablePartitioning": True, "RequiresSession": True},
     "emails/outgoing": {"EnablePartitioning": True},
+    "archive": {"EnablePartitioning": True, "KeepCompleted": "PT1H"},
 }
 TOPICS: Final = [
     {

@@ -217,6 +217,39 @@ def test_a_scheduled_message_is_cancelled(portal, visit):
     expect(row).to_contain_text("Scheduled")
 
 
+def test_completed_messages_are_put_back_by_key(portal, visit):
+    with portal.client() as client:
+        sender = client.sender("archive")
+        for key in ("ada", "ada", "bob"):
+            sender.send([encode(key.encode(), partition_key=key)], key)
+        receiver = client.receiver("archive")
+        left = 3
+        while left:
+            received = receiver.receive(left, timeout_s=30)
+            receiver.complete(received)
+            left -= len(received)
+        receiver.close()
+    page = visit("messages?path=archive")
+    expect(page.locator(".empty")).to_contain_text("No messages")
+    page.get_by_role("button", name="Replay").click()
+    dialog = page.locator(".dialog:visible")
+    dialog.get_by_label("Session id or partition key").fill("eve")
+    dialog.get_by_role("button", name="Replay").click()
+    expect(dialog).to_contain_text("No completed message that is kept matches.")
+    dialog.get_by_label("Session id or partition key").fill("ada")
+    dialog.get_by_role("button", name="Replay").click()
+    asked = page.get_by_role("alertdialog")
+    expect(asked).to_contain_text("2 completed messages will be put back")
+    asked.get_by_role("button", name="Put back").click()
+    expect(page.locator(".job")).to_contain_text("2 of 2", timeout=60_000)
+    page.reload()
+    expect(page.locator("tbody tr")).to_have_count(2)
+    # An entity that keeps nothing has nothing to put back.
+    page.goto(portal.url + "messages?path=orders")
+    expect(page.get_by_role("button", name="Purge")).to_be_visible()
+    expect(page.get_by_role("button", name="Replay")).to_have_count(0)
+
+
 def test_messages_are_moved_and_purged_with_progress(portal, visit):
     portal.send("orders", 500)
     page = visit("messages?path=orders")

@@ -29,6 +29,7 @@ if __name__ == "__main__":
 
 from bendybus.amqp.types import Int
 from bendybus.client import BusClient, ClientSettings, ReceivedMessage, encode
+from bendybus.operations.sessions import session_state, set_session_state
 from faults.spark_check import processes_below
 from fix_server import ServerProcess, namespace
 
@@ -46,6 +47,12 @@ QUEUES: Final = {
     "routed": {"EnablePartitioning": True},
     "arrived": {"EnablePartitioning": True, "RequiresDuplicateDetection": True},
 }
+TOPIC: Final = {
+    "Name": "topic",
+    "Properties": {"EnablePartitioning": True},
+    "Subscriptions": [{"Name": "all"}, {"Name": "sessions", "Properties": {"RequiresSession": True}}],
+}
+LETTERS: Final = 100
 
 
 class Check:
@@ -53,17 +60,18 @@ class Check:
         self.folder = folder
         self._kills = kills
         self._chance = random.Random(seed)
-        self.server = ServerProcess(folder, namespace(QUEUES))
+        self.server = ServerProcess(folder, namespace(QUEUES, topics=[TOPIC]))
         self.server.start()
         self.client = BusClient(ClientSettings.from_connection_string(self.server.connection_string))
 
     # -- messages --------------------------------------------------------------------------
 
-    def fill(self, queue: str) -> None:
+    def fill(self, queue: str, *, session: bool = False) -> None:
         sender = self.client.sender(queue)
         for key in range(KEYS):
             numbers = range(key, COUNT, KEYS)
-            messages = [encode(b"%d" % n, message_id=f"m{n}", partition_key=f"k{key}") for n in numbers]
+            named = {"session_id": f"k{key}"} if session else {"partition_key": f"k{key}"}
+            messages = [encode(b"%d" % n, message_id=f"m{n}", **named) for n in numbers]
             sender.post(messages, f"k{key}")
         sender.flush()
 
@@ -86,11 +94,13 @@ class Check:
                 return found
             found += [ReceivedMessage(bytes(each["message"])) for each in answer["messages"]]
 
-    def complete_in(self, queue: str) -> bool:
-        """Whether a queue has all of them, once, and each key's in order."""
+    def complete_in(self, *queues: str, deferred: bool = False) -> bool:
+        """Whether these have all of them, once, and each key's in order. Deferred ones have their numbers."""
         found: dict[str, list[int]] = {}
-        for message in self.contents(queue):
-            found.setdefault(message.partition_key or "", []).append(int(message.body))
+        for message in [message for queue in queues for message in self.contents(queue)]:
+            found.setdefault(message.session_id or message.partition_key or "", []).append(int(message.body))
+        if deferred:
+            found = {key: sorted(numbers) for key, numbers in found.items()}
         return found == {f"k{key}": list(range(key, COUNT, KEYS)) for key in range(KEYS)}
 
     # -- the command -------------------------------------------------------------------------
@@ -172,6 +182,31 @@ class Check:
         self.survives("repartition", "moved", "moved-2", "--yes", "--ending", "delete", working=begun)
         return self.complete_in("moved-2")
 
+    def repartition_topic(self) -> bool:
+        """With deferred messages, dead letters and the states of sessions."""
+        self.fill("topic", session=True)
+        every, sessions = "topic/Subscriptions/all", "topic/Subscriptions/sessions"
+        receiver = self.client.receiver(every)
+        receiver.dead_letter(receiver.receive(LETTERS), "Check")
+        receiver.defer(receiver.receive(LETTERS))
+        receiver.close()
+        states = {f"k{key}": b"state %d" % key for key in range(KEYS)}
+        for session_id, state in states.items():
+            set_session_state(self.client, sessions, session_id, state)
+        begun = self.exists("checkpoints/repartition-topic-to-topic-2/repartition.json")
+        summary = self.survives(
+            "repartition", "topic", "topic-2", "--yes", "--ending", "delete", working=begun
+        )
+        every, sessions = "topic-2/Subscriptions/all", "topic-2/Subscriptions/sessions"
+        letters = f"{every}/$deadletterqueue"
+        moved = (summary["messages"], summary["deadLetters"], summary["deferred"], summary["sessionStates"])
+        return (
+            moved == (2 * COUNT, len(self.contents(letters)), summary["deferred"], KEYS)
+            and self.complete_in(sessions)
+            and self.complete_in(letters, every, deferred=True)
+            and all(session_state(self.client, sessions, each) == state for each, state in states.items())
+        )
+
     def route(self) -> bool:
         self.fill("routed")
         begun = self.exists("checkpoints/route-routed-to-arrived/offsets/0")
@@ -185,7 +220,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    names = ("capture", "replay", "triage", "repartition", "route")
+    names = ("capture", "replay", "triage", "repartition", "repartition_topic", "route")
     parser.add_argument("--kills", type=int, default=3, help="of each pipeline")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", choices=names, nargs="+", default=names, help="replay needs capture")

@@ -256,6 +256,9 @@ MANAGEMENT_RIGHTS: Final = {
     "bendybus:peek": "Listen",
     "bendybus:purge": "Listen",
     "bendybus:replay": "Listen",
+    "bendybus:insert-messages": "Manage",
+    "bendybus:get-session-states": "Listen",
+    "bendybus:set-session-states": "Manage",
 }
 
 SENDS, RECEIVES = True, False

@@ -48,7 +48,7 @@ COVERS = {
     "unit/portal/test_reading.py": "bendybus_portal/config_file",
     "browser/test_messages.py": "bendybus_portal/components/held_panel "
     "bendybus_portal/components/message_view bendybus_portal/components/send_form "
-    "bendybus_portal/components/own_templates "
+    "bendybus_portal/components/own_templates bendybus_portal/components/replay_form "
     "bendybus_portal/pages/messages",
     "browser/test_dead_letters.py": "bendybus_portal/pages/dead_letters",
     "browser/test_sessions.py": "bendybus_portal/pages/sessions",
@@ -201,7 +201,8 @@ COVERS = {
     "pyspark_servicebus/pipelines/delta pyspark_servicebus/pipelines/failures "
     "pyspark_servicebus/pipelines/pipeline pyspark_servicebus/pipelines/streams",
     "spark/pipelines/test_repartition.py": "pyspark_servicebus/pipelines/entities "
-    "pyspark_servicebus/pipelines/parts pyspark_servicebus/pipelines/session_states",
+    "pyspark_servicebus/pipelines/few_messages pyspark_servicebus/pipelines/parts "
+    "pyspark_servicebus/pipelines/session_states",
     "spark/pipelines/test_replay.py": "pyspark_servicebus/pipelines/jobs",
     "spark/pipelines/test_report.py": "pyspark_servicebus/pipelines/charts "
     "pyspark_servicebus/pipelines/facts pyspark_servicebus/pipelines/page",

@@ -17,7 +17,7 @@ _COMMANDS: Final = {
     "replay": "Send captured messages to an entity again, as they were and in their order.",
     "report": "Show rates, latencies, skew, keys and dead-letter reasons as one HTML page.",
     "triage": "Group dead letters by their reasons; resubmit or discard a selection.",
-    "repartition": "Move a queue's messages to a new one with the other partitioning choice.",
+    "repartition": "Move a queue or topic to a new one with the other partitioning choice.",
     "route": "Stream messages from one entity through a Spark SQL statement to another.",
 }
 

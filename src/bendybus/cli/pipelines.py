@@ -275,26 +275,31 @@ def triage(
 
 
 @click.command
-@click.argument("queue", help="The queue to move.", shell_complete=entity_names)
-@click.argument("target", help="The new queue, which this command creates.")
+@click.argument("entity", help="The queue or topic to move.", shell_complete=entity_names)
+@click.argument("target", help="The new queue or topic, which this command creates.")
 @click.option(
     "--ending",
     type=Choices(Ending),
     default=Ending.FORWARD.value,
     show_default=True,
-    help="Let the old queue forward to the new one, delete it, or keep it disabled.",
+    help="Let the old one forward to the new one, delete it, or keep it disabled.",
 )
 @yes_option
 @_checkpoint_option
 @pipeline_command
 def repartition(
-    spark: SparkOptions, queue: str, target: str, ending: Ending, yes: bool, checkpoint: str | None
+    spark: SparkOptions, entity: str, target: str, ending: Ending, yes: bool, checkpoint: str | None
 ) -> None:
-    """Move a queue's messages to a new one with the other partitioning choice."""
+    """Move a queue or topic to a new one with the other partitioning choice.
+
+    Deferred messages, dead letters, states of sessions and subscriptions with their rules are moved too.
+    """
     if not spark.available_now:
-        raise ConfigError("a queue is moved once: there is no --continuous")
-    confirm(f"Move all messages of '{queue}' to '{target}'? Its clients are refused meanwhile.", yes)
-    spark.run(Repartition(bus=spark.bus(), source=queue, target=target, ending=ending, checkpoint=checkpoint))
+        raise ConfigError("an entity is moved once: there is no --continuous")
+    confirm(f"Move all messages of '{entity}' to '{target}'? Its clients are refused meanwhile.", yes)
+    spark.run(
+        Repartition(bus=spark.bus(), source=entity, target=target, ending=ending, checkpoint=checkpoint)
+    )
 
 
 @click.command

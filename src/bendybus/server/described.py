@@ -68,7 +68,7 @@ class Described:
 
     def _tell_missing(self, reason: Exception) -> None:
         # The rest of the namespace is served anyway; the next start applies the description.
-        logger.error("%s: not everything is as described: %s", self._file, reason)
+        logger.error("%s: not all entities could be created or updated: %s", self._file, reason)
 
     async def _apply(self, config: NamespaceConfig) -> None:
         with audit.acting(audit.Actor("Config.json", namespace=config.name)):

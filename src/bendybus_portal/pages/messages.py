@@ -1,4 +1,4 @@
-"""Messages of an entity: peek with filters, send, receive and settle, cancel, move and purge."""
+"""Messages of an entity: peek with filters, send, receive and settle, cancel, move, purge and replay."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from bendybus_portal.components.held_panel import HeldPanel
 from bendybus_portal.components.live import told_errors
 from bendybus_portal.components.markup_element import markup
 from bendybus_portal.components.message_view import message_dialog, message_table
+from bendybus_portal.components.replay_form import replay_form
 from bendybus_portal.components.send_form import SendForm
 from bendybus_portal.components.table import ClickedAction, actions_of, empty_state
 from bendybus_portal.layout import Visit, button, portal_page
@@ -69,6 +70,8 @@ class _Messages:
             if rights.send:
                 button("Move…", self._move_dialog().open, "drive_file_move")
             button("Purge…", self._purge_dialog().open, "delete_sweep")
+            if self._info.values.get("keepCompleted"):
+                button("Replay…", replay_form(session, path).open, "replay")
         self._held.build()
         with ui.element("div").classes("toolbar"):
             states = {"": "All states", "active": "Active", "deferred": "Deferred", "scheduled": "Scheduled"}

@@ -28,7 +28,7 @@ from bendybus.amqp.message import (
 from bendybus.amqp.sections import Sections, scan
 from bendybus.amqp.types import Symbol
 
-__all__ = ["MARK", "as_sent", "checksum", "mark_of", "revived", "with_marks"]
+__all__ = ["MARK", "as_sent", "checksum", "mark_of", "mark_of_original", "revived", "with_marks"]
 
 MARK: Final = "x-opt-bendybus-source"
 
@@ -93,17 +93,24 @@ def checksum(payload: bytes) -> str:
     return hashlib.sha256(as_sent(payload)).hexdigest()
 
 
+def mark_of_original(generation: str, number: int, digest: str, *, was_scheduled: bool) -> str:
+    """An original is marked by its number.
+
+    A scheduled message gets a new number when it is due, so it is marked by its content: nobody else sends
+    it meanwhile.
+    """
+    return f"{generation}/due/{digest}" if was_scheduled else f"{generation}/{number}"
+
+
 # -- in tasks -----------------------------------------------------------------------------
 
-MARKED_SCHEMA: Final = "sequence_number long, state string, key string, mark string, checksum string"
+MARKED_SCHEMA: Final = (
+    "sequence_number long, state string, key string, keyed boolean, mark string, checksum string"
+)
 
 
 def with_marks(generation: str | None, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Convert rows with `amqp_message` to MARKED_SCHEMA. With `generation`, the rows are originals.
-
-    An original is marked by its number. A scheduled message gets a new number when it is
-    due, so it is marked by its content: nobody else sends it meanwhile.
-    """
+    """Convert rows with `amqp_message` to MARKED_SCHEMA. With `generation`, the rows are originals."""
     for batch in batches:
         payloads = batch.column("amqp_message").to_pylist()
         sums = [checksum(payload) for payload in payloads]
@@ -113,7 +120,7 @@ def with_marks(generation: str | None, batches: Iterator[pa.RecordBatch]) -> Ite
             due = batch.column("scheduled_enqueue_time").to_pylist()
             numbers = batch.column("sequence_number").to_pylist()
             marks = [
-                f"{generation}/{number}" if when is None else f"{generation}/due/{digest}"
+                mark_of_original(generation, number, digest, was_scheduled=when is not None)
                 for number, when, digest in zip(numbers, due, sums, strict=True)
             ]
         yield pa.RecordBatch.from_arrays(
@@ -121,8 +128,9 @@ def with_marks(generation: str | None, batches: Iterator[pa.RecordBatch]) -> Ite
                 batch.column("sequence_number"),
                 batch.column("state"),
                 batch.column("key"),
+                batch.column("keyed"),
                 pa.array(marks, pa.string()),
                 pa.array(sums, pa.string()),
             ],
-            names=["sequence_number", "state", "key", "mark", "checksum"],
+            names=["sequence_number", "state", "key", "keyed", "mark", "checksum"],
         )

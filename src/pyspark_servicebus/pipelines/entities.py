@@ -1,25 +1,43 @@
-"""The queue management that repartition needs: describe, create a similar queue, disable, delete."""
+"""The management that repartition needs: describe entities, create similar ones, disable and delete them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final
 from xml.etree import ElementTree
 
 from bendybus.atom import SERVICE_BUS
 from bendybus.auth.connection_strings import ConnectionString
-from bendybus.errors import EntityNotFound, InvalidOperation
+from bendybus.errors import EntityExists, EntityNotFound
 from bendybus.management.client import ManagementClient
-from bendybus.management.entries import Entry
-from bendybus.management.properties import QUEUE, changed_elements
+from bendybus.management.entries import Entry, bare_name
+from bendybus.management.filter_rules import RULE_DESCRIPTION
+from bendybus.management.properties import (
+    QUEUE,
+    SUBSCRIPTION,
+    TOPIC,
+    EntityKind,
+    changed_elements,
+    new_elements,
+    subscription_path,
+)
 
-__all__ = ["Queues"]
+__all__ = ["Entities", "is_topic"]
 
-_RULES: Final = f"{{{SERVICE_BUS}}}AuthorizationRules"
+_AUTHORIZATION_RULES: Final = f"{{{SERVICE_BUS}}}AuthorizationRules"
+_KINDS: Final[Mapping[str, EntityKind]] = {kind.element: kind for kind in (QUEUE, TOPIC, SUBSCRIPTION)}
+
+# What a rule is, without the time of its creation.
+_RULE_PARTS: Final = ("Filter", "Action", "Name")
 
 
-class Queues:
-    """The queues of a namespace. Needs the right Manage.
+def is_topic(entry: Entry) -> bool:
+    return entry.kind == TOPIC.element
+
+
+class Entities:
+    """The entities of a namespace. Needs the right Manage.
 
     Minutes may pass between two calls, and no connection survives that, so each call opens its own.
     """
@@ -28,50 +46,76 @@ class Queues:
         self._namespace = ConnectionString.parse(connection_string)
         self._certificate = certificate
 
-    def find(self, name: str) -> Entry | None:
-        """`InvalidOperation` for something that is not a queue."""
+    def find(self, path: str) -> Entry | None:
         with self._management() as management:
             try:
-                entry = management.get(name)
+                return management.get(path)
             except EntityNotFound:
                 return None
-        if entry.kind != QUEUE.element:
-            raise InvalidOperation(
-                f"'{name}' is a {entry.kind.removesuffix('Description').lower()}, and only queues are "
-                "repartitioned."
-            )
-        return entry
 
-    def get(self, name: str) -> Entry:
-        entry = self.find(name)
+    def get(self, path: str) -> Entry:
+        entry = self.find(path)
         if entry is None:
-            raise EntityNotFound(name)
+            raise EntityNotFound(path)
         return entry
 
-    def create_like(self, pattern: Entry, partition_count: int, name: str, **changed: object) -> None:
-        """Create a queue like another, including its authorization rules, except for the named changes."""
+    def subscriptions(self, topic: str) -> list[Entry]:
+        with self._management() as management:
+            return list(management.list(f"{topic}/Subscriptions"))
+
+    def create_like(self, pattern: Entry, partition_count: int, path: str, **changed: object) -> None:
+        """Create an entity like another, including its authorization rules, except for the named changes."""
+        kind = _KINDS[pattern.kind]
         # Shown for all partitions together, but set for one.
         size = int(pattern.text("MaxSizeInMegabytes") or 0) // partition_count
-        children = list(changed_elements(QUEUE, pattern, {"MaxSizeInMegabytes": size or None, **changed}))
-        rules = pattern.description.find(_RULES)
+        children = list(changed_elements(kind, pattern, {"MaxSizeInMegabytes": size or None, **changed}))
+        rules = pattern.description.find(_AUTHORIZATION_RULES)
         if rules is not None and len(rules):
             children.insert(_rules_place(children), ElementTree.tostring(rules, encoding="unicode"))
         with self._management() as management:
-            management.create(name, QUEUE.element, children)
+            management.create(path, kind.element, children)
 
-    def set_status(self, name: str, status: str) -> None:
-        entry = self.get(name)
-        if entry.text("Status") != status:
+    def create_forwarding(self, topic: str, name: str, target: str) -> None:
+        """A subscription that forwards all messages of a topic."""
+        children = new_elements(SUBSCRIPTION, {"ForwardTo": target})
+        with self._management() as management, suppress(EntityExists):
+            management.create(subscription_path(topic, name), SUBSCRIPTION.element, children)
+
+    def copy_rules(self, source: str, target: str) -> None:
+        """Give a subscription the rules of another one, and no others."""
+        with self._management() as management:
+            wanted = {rule.name: _rule_of(rule) for rule in management.list(f"{source}/Rules")}
+            there = {rule.name: _rule_of(rule) for rule in management.list(f"{target}/Rules")}
+            for name, rule in wanted.items():
+                if there.get(name) != rule:
+                    put = management.create if name not in there else management.update
+                    put(f"{target}/Rules/{name}", RULE_DESCRIPTION, rule)
+            for name in there.keys() - wanted.keys():
+                management.delete(f"{target}/Rules/{name}")
+
+    def update(self, path: str, **changed: object) -> None:
+        """Change these properties. "" takes one away."""
+        entry = self.get(path)
+        if any((entry.text(name) or "") != value for name, value in changed.items()):
+            kind = _KINDS[entry.kind]
             with self._management() as management:
-                management.update(name, QUEUE.element, changed_elements(QUEUE, entry, {"Status": status}))
+                management.update(path, kind.element, changed_elements(kind, entry, changed))
 
-    def delete(self, name: str) -> None:
-        """Delete a queue. It is not an error if it does not exist."""
+    def delete(self, path: str) -> None:
+        """Delete an entity. It is not an error if it does not exist."""
         with self._management() as management, suppress(EntityNotFound):
-            management.delete(name)
+            management.delete(path)
 
     def _management(self) -> ManagementClient:
         return ManagementClient(self._namespace, self._certificate)
+
+
+def _rule_of(entry: Entry) -> list[str]:
+    return [
+        ElementTree.tostring(part, encoding="unicode").strip()
+        for part in entry.description
+        if bare_name(part) in _RULE_PARTS
+    ]
 
 
 def _rules_place(children: list[str]) -> int:

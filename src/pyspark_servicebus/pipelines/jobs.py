@@ -63,12 +63,16 @@ def stoppable(spark: SparkSession, run: Run) -> Iterator[None]:
 
 
 def browse(spark: SparkSession, bus: Bus, entity: str, states: str = "active") -> DataFrame:
-    """Everything in an entity, with whole messages and the key that determines their order."""
+    """Everything in an entity, with whole messages and the key that determines their order.
+
+    `keyed`: whether it is the message's own key. Without one, the order is that of the partition.
+    """
     options = bus.source(entity, includeRaw="true", states=states)
     rows = spark.read.format("servicebus").options(**options).load()
     together = F.concat(F.lit("partition "), F.col("partition"))
+    own = F.coalesce("session_id", "partition_key")
     # Case is ignored in keys.
-    return rows.withColumn("key", F.upper(F.coalesce("session_id", "partition_key", together)))
+    return rows.withColumns({"key": F.upper(F.coalesce(own, together)), "keyed": own.isNotNull()})
 
 
 def marked(rows: DataFrame, generation: str | None) -> DataFrame:

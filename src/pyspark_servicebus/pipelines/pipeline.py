@@ -102,8 +102,13 @@ class EntityState:
     partition_count: int
     duplicate_detection: bool
     active: int
+    """Including those that are locked."""
     deferred: int
     scheduled: int
+    locked: int
+    size_bytes: int
+    available: bool
+    """Whether all partitions are. The others are not counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +146,9 @@ class Bus:
             active=sum(each["active"] for each in partitions),
             deferred=sum(each["deferred"] for each in partitions),
             scheduled=sum(each["scheduled"] for each in partitions),
+            locked=sum(each["locked"] for each in partitions),
+            size_bytes=sum(each["size-bytes"] for each in partitions),
+            available=len(partitions) == len(info["partitions"]),
         )
 
     def check_consumable(self, entity: str) -> None:

@@ -1,26 +1,23 @@
-"""Repartition: moves a queue's messages to a new queue with the other partitioning choice.
+"""Repartition: moves the contents of a queue or topic to a new one with the other partitioning choice.
 
     planned -> created -> frozen -> equal -> opened -> done
 
 Each phase is recorded in the checkpoint when it is reached, and every phase can be repeated.
-While the old queue is frozen, its clients are refused, and the new queue delivers nothing. The
-copies have marks, so that after any interruption both queues are compared and only the
-difference is corrected: missing messages are sent, duplicates are removed. The old queue is
-given up only when counts, checksums and the order of every key agree.
+While the old entity is frozen, its clients are refused, and the new one delivers nothing. The
+copies have marks, so that after any interruption both are compared and only the difference is corrected
+(parts.py). The old entity is given up only when counts, checksums, the order of every key and the states of
+sessions agree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 
-import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession, Window
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import SparkSession
 
-from bendybus.amqp.types import Array, Int, Timestamp
 from bendybus.errors import (
     ArgumentError,
     ConfigError,
@@ -28,12 +25,15 @@ from bendybus.errors import (
     EntityNotFound,
     InvalidOperation,
     NotSupported,
+    SessionCannotBeLocked,
     Unavailable,
 )
+from bendybus.management.entries import Entry, bare_name
+from bendybus.management.properties import subscription_path
 from pyspark_servicebus.pipelines.checkpoint import Folder, default_checkpoint, own_checkpoint
-from pyspark_servicebus.pipelines.copies import as_sent, with_marks
-from pyspark_servicebus.pipelines.entities import Queues
-from pyspark_servicebus.pipelines.jobs import Stopped, browse, marked, stoppable
+from pyspark_servicebus.pipelines.entities import Entities, is_topic
+from pyspark_servicebus.pipelines.jobs import Stopped, stoppable
+from pyspark_servicebus.pipelines.parts import NOTHING, Comparison, Part
 from pyspark_servicebus.pipelines.pipeline import (
     Bus,
     EntityState,
@@ -41,20 +41,41 @@ from pyspark_servicebus.pipelines.pipeline import (
     Run,
     Summary,
     dead_letters_of,
+    is_dead_letters,
     timed,
 )
+from pyspark_servicebus.pipelines.session_states import copy_states, read_states
 
 __all__ = ["ENDINGS", "Repartition"]
 
 ENDINGS: Final = ("forward", "delete", "keep")
 STATE: Final = "repartition.json"
+DEFERRED: Final = "deferred.json"
 PHASES: Final = ("planned", "created", "frozen", "equal", "opened", "done")
 
-# Each round corrects what the last one left. If more are needed, something else changes the queues.
+# Each round corrects what the last one left. If more are needed, something else changes the entities.
 ROUNDS_MAX: Final = 6
-REMOVED_AT_ONCE: Final = 1000
 
-STATES: Final = "active,scheduled"
+# Partitions of a topic in Standard. Its size is shown for all of them and set for one.
+PARTITIONS: Final = 16
+
+# Set when the new entity is opened, because the pipeline's own copies must not be forwarded or kept.
+WITHHELD: Final = ("ForwardTo", "ForwardDeadLetteredMessagesTo", "KeepCompleted")
+
+# A subscription of the old topic with this name passes its messages to the new topic.
+FORWARDING: Final = "forward"
+
+# What the summary has of the state.
+TOLD: Final = (
+    *("phase", "partitioned", "checksum", "deadLetters", "sessionStates"),
+    *("deferred", "deferredNumbers"),
+)
+
+# So many are compared and copied without Spark's tasks.
+FEW_MAX: Final = 2000
+FEW_BYTES_MAX: Final = 16 * 1024 * 1024
+
+POLL_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,37 +83,39 @@ class Repartition:
     bus: Bus
     source: str
     target: str
-    """The new queue. The pipeline creates it."""
+    """The new queue or topic. The pipeline creates it."""
     ending: str = "forward"
-    """What happens to the old queue: it forwards to the new one, is deleted, or is kept disabled."""
+    """What happens to the old one: it forwards to the new one, is deleted, or is kept disabled."""
     checkpoint: str | None = None
 
     def check(self) -> None:
         if self.ending not in ENDINGS:
             raise ArgumentError(f"'{self.ending}' is none of {', '.join(ENDINGS)}.")
+        if "/" in self.source:
+            raise ArgumentError(f"'{self.source}' is a part of an entity: name the queue or the topic.")
         if self.source.lower() == self.target.lower():
-            raise ArgumentError(f"'{self.source}' cannot be moved to itself: name a new queue.")
-        queues = Queues(self.bus.connection_string, self.bus.options.get("certificate"))
-        # If a run was interrupted near its end, the old queue may already be gone.
-        if queues.find(self.source) is None and queues.find(self.target) is None:
+            raise ArgumentError(f"'{self.source}' cannot be moved to itself: name a new entity.")
+        entities = self._entities()
+        # If a run was interrupted near its end, the old entity may already be gone.
+        if entities.find(self.source) is None and entities.find(self.target) is None:
             raise EntityNotFound(self.source)
 
     def run(self, spark: SparkSession, run: Run) -> Summary:
         self.check()
         path = self.checkpoint or default_checkpoint("repartition", self.source, self.target)
-        queues = Queues(self.bus.connection_string, self.bus.options.get("certificate"))
+        entities = self._entities()
         with timed() as seconds:
             begun = Folder(spark, path).exists(STATE)
             if not begun:
                 # Nothing is recorded for a run that cannot start.
-                self._refuse(queues)
+                self._refuse(entities)
             identity = {
                 "pipeline": "repartition",
                 "source": self.source.lower(),
                 "target": self.target.lower(),
                 "ending": self.ending,
             }
-            move = _Move(self, spark, run, queues, own_checkpoint(spark, path, identity))
+            move = _Move(self, spark, run, entities, own_checkpoint(spark, path, identity))
             outcome = move.go_on()
         details: dict[str, Any] = {
             "source": self.source,
@@ -100,66 +123,69 @@ class Repartition:
             "ending": self.ending,
             "checkpoint": path,
         }
-        told = {name: move.state.get(name) for name in ("phase", "partitioned", "checksum")}
+        told = {name: move.state[name] for name in TOLD if name in move.state}
         return Summary("repartition", outcome, move.state.get("messages", 0), seconds(), details | told)
 
-    def _refuse(self, queues: Queues) -> None:
+    def _entities(self) -> Entities:
+        return Entities(self.bus.connection_string, self.bus.options.get("certificate"))
+
+    def _refuse(self, entities: Entities) -> None:
         """Raise if the move cannot start."""
-        source = queues.get(self.source)
-        if queues.find(self.target) is not None:
-            raise EntityExists(f"'{self.target}' exists already: the new queue is made by the pipeline.")
+        source = entities.get(self.source)
+        if entities.find(self.target) is not None:
+            raise EntityExists(f"'{self.target}' exists already: the new entity is made by the pipeline.")
         if source.text("ForwardTo"):
             raise InvalidOperation(f"'{self.source}' forwards its messages, so it has none to move.")
-        state = self._state(self.source)
-        if state.deferred:
-            raise InvalidOperation(
-                f"'{self.source}' has {state.deferred} deferred messages, which their receivers know by "
-                "numbers that would change: receive them first."
-            )
-        self._refuse_dead_letters()
-        if source.text("RequiresSession") == "true" and self.ending != "keep":
-            self._refuse_session_states()
+        paths = [self.source]
+        if is_topic(source):
+            refuse_scheduled(source)
+            names = [each.name for each in entities.subscriptions(self.source)]
+            paths = [subscription_path(self.source, name) for name in names]
+        for path in paths:
+            self.bus_state(path)
+            refuse_undelivered(path, entities.get(path))
 
-    def _refuse_dead_letters(self) -> None:
-        if self.ending == "keep":
-            return
-        letters = self._state(dead_letters_of(self.source))
-        if letters.active or letters.deferred:
-            raise InvalidOperation(
-                f"'{self.source}' has {letters.active + letters.deferred} dead letters, which cannot "
-                "be sent to a dead-letter queue: triage them first, or keep the old queue."
-            )
-
-    def _refuse_session_states(self) -> None:
-        """Session states cannot be read without their locks, so they cannot be moved."""
-        with self.bus.client(self.source) as client:
-            body: dict[str, object] = {"last-updated-time": Timestamp(0), "skip": Int(0), "top": Int(1)}
-            answer = client.management().request("com.microsoft:get-message-sessions", body)
-        listed = None if answer is None else answer.get("sessions-ids")
-        found = listed.values if isinstance(listed, Array) else listed
-        if found:
-            raise InvalidOperation(
-                f"Sessions of '{self.source}' have states ('{found[0]}' has), which would be lost: clear "
-                "them, or keep the old queue."
-            )
-
-    def _state(self, entity: str) -> EntityState:
+    def bus_state(self, entity: str) -> EntityState:
         state = self.bus.check_readable(entity)
         if state is None:
             raise NotSupported("This namespace lacks the operations that repartitioning needs.")
         return state
 
 
+def refuse_scheduled(topic: Entry) -> None:
+    count = _count_of(topic, "ScheduledMessageCount")
+    if count:
+        raise InvalidOperation(
+            f"'{topic.name}' has {count} scheduled messages, which a topic does not show: wait until they "
+            "are due, or cancel them."
+        )
+
+
+def refuse_undelivered(path: str, entry: Entry) -> None:
+    """Messages on their way to another entity, and those that could not be delivered there."""
+    count = _count_of(entry, "TransferDeadLetterMessageCount")
+    if count:
+        raise InvalidOperation(
+            f"'{path}' has {count} messages in its transfer dead-letter queue, which is not moved: receive "
+            "them first."
+        )
+
+
+def _count_of(entry: Entry, name: str) -> int:
+    found = (int(each.text or 0) for each in entry.description.iter() if bare_name(each) == name)
+    return next(found, 0)
+
+
 class _Move:
     """One run of the move: from the phase that was reached to the end, or as far as possible."""
 
     def __init__(
-        self, plan: Repartition, spark: SparkSession, run: Run, queues: Queues, folder: Folder
+        self, plan: Repartition, spark: SparkSession, run: Run, entities: Entities, folder: Folder
     ) -> None:
         self._plan = plan
         self._spark = spark
         self._run = run
-        self._queues = queues
+        self._entities = entities
         self._folder = folder
         self.state: dict[str, Any] = folder.read_json(STATE) or {}
 
@@ -173,8 +199,8 @@ class _Move:
             "done": self._give_up,
         }
         reached = self.state.get("phase")
-        if reached is not None and reached not in PHASES:
-            raise ConfigError(f"the checkpoint is in the phase '{reached}', which this version does not know")
+        if reached is not None and (reached not in PHASES or "topic" not in self.state):
+            raise ConfigError(f"the checkpoint is in the phase '{reached}' of another version's move")
         for phase in PHASES[0 if reached is None else PHASES.index(reached) + 1 :]:
             self._run.tell(Progress(f"Repartition: {phase}", self.state.get("messages", 0)))
             if self._run.stopping.is_set():
@@ -190,191 +216,218 @@ class _Move:
     # -- phases ----------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        source = self._queues.get(self._plan.source)
+        source = self._entities.get(self._plan.source)
         self.state = {
-            "generation": self._plan._state(self._plan.source).generation,
-            "status": source.text("Status") or "Active",
+            "topic": is_topic(source),
+            "generation": uuid.uuid4().hex,
+            "identity": self._identity(self._plan.source),
             "partitioned": source.text("EnablePartitioning") != "true",
+            "properties": self._withheld(source),
         }
 
     def _create(self) -> None:
-        """Create the new queue. It takes our messages and delivers none before all of them are there."""
-        if self._queues.find(self._plan.target) is None:
-            partitioned = str(self.state["partitioned"]).lower()
-            self._queues.create_like(
-                self._queues.get(self._plan.source),
-                self._plan._state(self._plan.source).partition_count,
-                self._plan.target,
-                EnablePartitioning=partitioned,
-                Status="ReceiveDisabled",
-            )
-        self.state["target_generation"] = self._plan._state(self._plan.target).generation
+        """Create the new entity. It delivers nothing before all messages are there."""
+        plan, entities = self._plan, self._entities
+        source = entities.get(plan.source)
+        if entities.find(plan.target) is None:
+            changed = dict.fromkeys(self.state["properties"], "")
+            changed["EnablePartitioning"] = str(self.state["partitioned"]).lower()
+            # Messages are sent to a queue, and inserted into subscriptions.
+            changed["Status"] = "Disabled" if self.state["topic"] else "ReceiveDisabled"
+            entities.create_like(source, self._partition_count(source), plan.target, **changed)
+        self.state["target_identity"] = self._identity(plan.target)
+        if self.state["topic"]:
+            self._create_subscriptions()
+
+    def _create_subscriptions(self) -> None:
+        """The new topic gets the subscriptions of the old one, with their rules, and no others."""
+        plan, entities = self._plan, self._entities
+        known = self.state.setdefault("subscriptions", {})
+        wanted = {each.name: each for each in entities.subscriptions(plan.source)}
+        there = {each.name for each in entities.subscriptions(plan.target)}
+        for name, entry in wanted.items():
+            # What the old one is set to later, when it is frozen, is not what the new one shall have.
+            known.setdefault(name, self._withheld(entry))
+            path = subscription_path(plan.target, name)
+            if name not in there:
+                changed = {**dict.fromkeys(known[name], ""), "Status": "Disabled"}
+                entities.create_like(entry, 1, path, **changed)
+            entities.copy_rules(subscription_path(plan.source, name), path)
+        for name in {*known, *there} - wanted.keys():
+            known.pop(name, None)
+            entities.delete(subscription_path(plan.target, name))
 
     def _freeze(self) -> None:
-        self._same_queues()
-        self._queues.set_status(self._plan.source, "Disabled")
+        """Refuse the clients of the old entity, and wait until none of them holds a lock."""
+        plan, entities = self._plan, self._entities
+        self._same_entities()
+        entities.update(plan.source, Status="Disabled")
+        if self.state["topic"]:
+            # Whatever was changed since they were created.
+            self._create_subscriptions()
+            for name in self.state["subscriptions"]:
+                entities.update(subscription_path(plan.source, name), Status="Disabled")
+            refuse_scheduled(entities.get(plan.source))
+        for path, _ in self._pairs():
+            self._wait_for_clients(path)
+
+    def _wait_for_clients(self, path: str) -> None:
+        """A receiver may settle what it has locked, even now. Locks that are not renewed end."""
+        while (waited_for := self._waited_for(path)) is not None:
+            self._run.tell(Progress(f"Repartition: waiting for {waited_for} of '{path}'", 0))
+            if self._run.stopping.wait(POLL_S):
+                raise Stopped
+
+    def _waited_for(self, path: str) -> str | None:
+        locked = sum(self._available(each).locked for each in (path, dead_letters_of(path)))
+        if locked:
+            return f"{locked} locked messages"
+        under_way = _count_of(self._entities.get(path), "TransferMessageCount")
+        if under_way:
+            return f"{under_way} transfers"
+        if self._has_sessions(path):
+            try:
+                read_states(self._plan.bus, path)
+            except SessionCannotBeLocked:
+                return "the holder of a session"
+        return None
 
     def _copy(self) -> None:
-        """Copy until both are equal. The old queue changes only by messages that become due or expire."""
-        self._same_queues()
+        """Copy until both are equal. The old entity changes only by messages that become due or expire."""
+        self._same_entities()
         for _ in range(ROUNDS_MAX):
             with stoppable(self._spark, self._run):
-                difference = self._compare()
-                if difference.none:
-                    self.state |= {"messages": difference.messages, "checksum": difference.checksum}
-                    self._plan._refuse_dead_letters()
+                found = {part: self._compared(part) for part in self._parts()}
+                messages = sum(each.messages for each in found.values())
+                complete = all(each.equal for each in found.values())
+                if complete and self._counts_agree(found):
+                    self._record(found)
                     return
-                self._remove(difference.surplus)
-                self._send(difference.missing)
-            self._run.tell(Progress("Repartition: copied", difference.messages, difference.messages))
+                for part, difference in found.items():
+                    if not difference.equal:
+                        part.correct(self._spark, difference)
+            self._run.tell(Progress("Repartition: copied", messages, messages))
         raise Unavailable(
             f"'{self._plan.target}' does not become equal to '{self._plan.source}': is somebody else sending "
             "to it, or do messages share an id that its duplicate detection drops? Nothing was given up."
         )
 
+    def _compared(self, part: Part) -> Comparison:
+        if not self._contents(part.source) and not self._contents(part.target):
+            return NOTHING
+        return part.compare(self._spark)
+
+    def _counts_agree(self, found: Mapping[Part, Comparison]) -> bool:
+        """Whether all was seen. A partition that was away for a moment would not have been read."""
+        return all(
+            each.messages == self._contents(part.source) and each.copies == self._contents(part.target)
+            for part, each in found.items()
+        )
+
+    def _record(self, found: Mapping[Part, Comparison]) -> None:
+        states = 0
+        for source, target in self._pairs():
+            if self._has_sessions(source):
+                states += copy_states(self._plan.bus, source, target)
+        letters = sum(each.messages for part, each in found.items() if is_dead_letters(part.source))
+        numbers = {
+            part.target: {str(old): new for old, new in each.deferred}
+            for part, each in found.items()
+            if each.deferred
+        }
+        self.state |= {
+            "messages": sum(each.messages for each in found.values()),
+            "checksum": f"{sum(each.checksum for each in found.values()):x}",
+            "deadLetters": letters,
+            "deferred": sum(map(len, numbers.values())),
+            "sessionStates": states,
+        }
+        if numbers:
+            # The only trace of their old numbers, by which applications know them.
+            self._folder.write_json(DEFERRED, numbers)
+            self.state["deferredNumbers"] = f"{self._folder.uri}/{DEFERRED}"
+
     def _open(self) -> None:
-        self._queues.set_status(self._plan.target, self.state["status"])
+        for name, properties in self.state.get("subscriptions", {}).items():
+            self._entities.update(subscription_path(self._plan.target, name), **properties)
+        self._entities.update(self._plan.target, **self.state["properties"])
 
     def _give_up(self) -> None:
-        plan = self._plan
+        plan, entities = self._plan, self._entities
         if plan.ending == "keep":
             return
-        old = self._queues.find(plan.source)
-        if old is not None and old.text("ForwardTo"):
+        old = entities.find(plan.source)
+        if old is not None and self._identity(plan.source) == self.state["identity"]:
+            entities.delete(plan.source)
+            old = None
+        if plan.ending != "forward":
             return
-        pattern = self._queues.get(plan.target)
-        if old is not None:
-            self._queues.delete(plan.source)
-        if plan.ending == "forward":
-            partitioned = str(not self.state["partitioned"]).lower()
-            self._queues.create_like(
-                pattern,
-                plan._state(plan.target).partition_count,
-                plan.source,
-                EnablePartitioning=partitioned,
-                RequiresSession="",
-                ForwardTo=plan.target,
-                Status=self.state["status"],
-            )
+        if old is None:
+            pattern = entities.get(plan.target)
+            changed: dict[str, object] = dict.fromkeys(WITHHELD, "")
+            changed |= self.state["properties"]
+            changed["EnablePartitioning"] = str(not self.state["partitioned"]).lower()
+            if not self.state["topic"]:
+                changed |= {"RequiresSession": "", "ForwardTo": plan.target}
+            entities.create_like(pattern, self._partition_count(pattern), plan.source, **changed)
+        if self.state["topic"]:
+            entities.create_forwarding(plan.source, FORWARDING, plan.target)
 
-    def _same_queues(self) -> None:
-        """Check that these are the two planned queues, and not others created later with the same names."""
+    # -- the entities ----------------------------------------------------------------------
+
+    def _same_entities(self) -> None:
+        """Check that these are the two planned entities, and not others created later with the same names."""
         plan = self._plan
-        for entity, name in ((plan.source, "generation"), (plan.target, "target_generation")):
-            if plan._state(entity).generation != self.state[name]:
+        for entity, name in ((plan.source, "identity"), (plan.target, "target_identity")):
+            if self._identity(entity) != self.state[name]:
                 raise InvalidOperation(
                     f"'{entity}' was created again after the move began: start a new move."
                 )
 
-    # -- the difference --------------------------------------------------------------------
+    def _identity(self, name: str) -> str:
+        return self._entities.get(name).text("CreatedAt") or ""
 
-    def _compare(self) -> _Difference:
-        plan, spark = self._plan, self._spark
-        place = F.row_number().over(Window.partitionBy("mark").orderBy("sequence_number"))
-        here = marked(browse(spark, plan.bus, plan.source, STATES), self.state["generation"])
-        there = marked(browse(spark, plan.bus, plan.target, STATES), None)
-        both = (
-            here.withColumn("place", place)
-            .alias("here")
-            .join(there.withColumn("place", place).alias("there"), ["mark", "place"], "full_outer")
-            .select(
-                "mark",
-                "here.key",
-                *(F.col(f"here.{name}").alias(name) for name in ("sequence_number", "state", "checksum")),
-                *(
-                    F.col(f"there.{name}").alias(f"copy_{name}")
-                    for name in ("sequence_number", "state", "checksum")
-                ),
-            )
-            .cache()
-        )
-        try:
-            return _difference(both, plan.target)
-        finally:
-            both.unpersist()
+    def _withheld(self, entry: Entry) -> dict[str, str]:
+        """What the copy of an entity is set to when it is opened."""
+        found = {name: entry.text(name) for name in WITHHELD}
+        status = entry.text("Status") or "Active"
+        return {"Status": status, **{name: text for name, text in found.items() if text}}
 
-    def _send(self, missing: Sequence[int]) -> None:
-        """Send messages of one key in one task, in their order."""
-        if not missing:
-            return
+    def _partition_count(self, entry: Entry) -> int:
+        if not is_topic(entry):
+            return self._plan.bus_state(entry.name).partition_count
+        return PARTITIONS if entry.text("EnablePartitioning") == "true" else 1
+
+    def _pairs(self) -> Iterator[tuple[str, str]]:
+        """The queue or the subscriptions, and what they become."""
         plan = self._plan
-        rows = browse(self._spark, plan.bus, plan.source, STATES)
-        wanted = self._spark.createDataFrame([(number,) for number in missing], "wanted long")
-        chosen = rows.join(wanted, rows.sequence_number == wanted.wanted, "left_semi")
-        ordered = chosen.repartition("key").sortWithinPartitions("sequence_number")
-        copies = ordered.mapInArrow(partial(_marked_copies, self.state["generation"]), "amqp_message binary")
-        copies.write.format("servicebus").options(**plan.bus.source(plan.target)).mode("append").save()
+        if not self.state["topic"]:
+            yield plan.source, plan.target
+        for name in self.state.get("subscriptions", ()):
+            yield subscription_path(plan.source, name), subscription_path(plan.target, name)
 
-    def _remove(self, surplus: Sequence[tuple[int, str]]) -> None:
-        """Remove unseen copies: duplicates, and copies of messages that expired at the source."""
-        with self._plan.bus.client(self._plan.target) as client:
-            for state, operation in (
-                ("active", "bendybus:complete-numbers"),
-                ("scheduled", "com.microsoft:cancel-scheduled-message"),
-            ):
-                numbers = [number for number, found in surplus if found == state]
-                for start in range(0, len(numbers), REMOVED_AT_ONCE):
-                    share = numbers[start : start + REMOVED_AT_ONCE]
-                    client.management().request(operation, {"sequence-numbers": Array(int, [*share])})
+    def _parts(self) -> Iterator[Part]:
+        for source, target in self._pairs():
+            yield self._part(source, target, sendable=not self.state["topic"])
+            yield self._part(dead_letters_of(source), dead_letters_of(target), sendable=False)
 
+    def _part(self, source: str, target: str, *, sendable: bool) -> Part:
+        both = self._available(source), self._available(target)
+        messages = sum(each.active + each.deferred + each.scheduled for each in both)
+        few = messages <= FEW_MAX and sum(each.size_bytes for each in both) <= FEW_BYTES_MAX
+        return Part(self._plan.bus, source, target, self.state["generation"], sendable, few)
 
-@dataclass(frozen=True, slots=True)
-class _Difference:
-    missing: Sequence[int]
-    """Sequence numbers at the source."""
-    surplus: Sequence[tuple[int, str]]
-    """Sequence numbers and states at the target."""
-    messages: int
-    checksum: str
+    def _has_sessions(self, path: str) -> bool:
+        return self._entities.get(path).text("RequiresSession") == "true"
 
-    @property
-    def none(self) -> bool:
-        return not self.missing and not self.surplus
+    def _contents(self, path: str) -> int:
+        state = self._available(path)
+        return state.active + state.deferred + state.scheduled
 
-
-def _difference(both: DataFrame, target: str) -> _Difference:
-    """Compare messages with their copies. Either may be missing."""
-    number, copy = F.col("sequence_number"), F.col("copy_sequence_number")
-    missing, surplus = copy.isNull(), number.isNull()
-    (told,) = both.agg(
-        F.count(number).alias("messages"),
-        F.sum(F.conv(F.substring("checksum", 1, 12), 16, 10).cast("decimal(38,0)")).alias("total"),
-        F.count_if(F.col("mark").isNull()).alias("strangers"),
-        F.count_if(F.col("checksum") != F.col("copy_checksum")).alias("changed"),
-        F.count_if(missing | surplus).alias("unequal"),
-    ).collect()
-    if told.strangers:
-        raise InvalidOperation(
-            f"Somebody else has sent {told.strangers} messages to '{target}'; nothing was given up."
-        )
-    if told.changed:
-        raise InvalidOperation(
-            f"{told.changed} messages differ from their copies in '{target}'; nothing was given up."
-        )
-    checksum = f"{int(told.total or 0):x}"
-    if not told.unequal:
-        return _Difference((), _out_of_order(both), told.messages, checksum)
-    return _Difference(
-        [row.sequence_number for row in both.where(missing).select(number).collect()],
-        [(row.copy_sequence_number, row.copy_state) for row in both.where(surplus).collect()],
-        told.messages,
-        checksum,
-    )
-
-
-def _out_of_order(both: DataFrame) -> list[tuple[int, str]]:
-    """All copies of keys whose order is wrong. They are removed and sent again."""
-    active = both.where("state = 'active' and copy_state = 'active'")
-    last = F.lag("sequence_number").over(Window.partitionBy("key").orderBy("copy_sequence_number"))
-    wrong = active.withColumn("last", last).where("last > sequence_number").select("key").distinct()
-    again = active.join(wrong, "key", "left_semi").select("copy_sequence_number")
-    return [(row.copy_sequence_number, "active") for row in again.collect()]
-
-
-def _marked_copies(generation: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        payloads = batch.column("amqp_message").to_pylist()
-        for marks in with_marks(generation, iter([batch])):
-            pairs = zip(payloads, marks.column("mark").to_pylist(), strict=True)
-            copies = [as_sent(payload, mark) for payload, mark in pairs]
-            yield pa.RecordBatch.from_arrays([pa.array(copies, pa.binary())], names=["amqp_message"])
+    def _available(self, path: str) -> EntityState:
+        state = self._plan.bus_state(path)
+        if not state.available:
+            raise Unavailable(
+                f"A partition of '{path}' is away. Nothing was given up: run it again when its store is back."
+            )
+        return state

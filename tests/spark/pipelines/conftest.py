@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -15,11 +15,13 @@ from bendybus.auth.connection_strings import ConnectionString
 from bendybus.client import BusClient, ReceivedMessage, encode
 from bendybus.errors import EntityNotFound
 from bendybus.management.client import ManagementClient
-from bendybus.management.properties import QUEUE, new_elements
+from bendybus.management.filter_rules import RULE_DESCRIPTION, rule_elements, sql_elements
+from bendybus.management.properties import QUEUE, SUBSCRIPTION, TOPIC, new_elements, subscription_path
 from fix_server import ServerProcess
 from pyspark_servicebus.pipelines import Bus, Pipeline, Progress, Run, Summary
 
 MakeQueue: TypeAlias = Callable[..., str]
+MakeTopic: TypeAlias = Callable[[Mapping[str, Mapping[str, Any]]], str]
 Contents: TypeAlias = Callable[..., list[ReceivedMessage]]
 SendKeyed: TypeAlias = Callable[..., None]
 
@@ -78,6 +80,36 @@ def make_queue(server: ServerProcess) -> Iterator[MakeQueue]:
 
         yield make
     # Anew, since nobody has used the first connection for a while.
+    with ManagementClient(ConnectionString.parse(server.connection_string)) as management:
+        for name in made:
+            for each in (name, f"{name}-new"):
+                with suppress(EntityNotFound):
+                    management.delete(each)
+
+
+@pytest.fixture
+def make_topic(server: ServerProcess) -> Iterator[MakeTopic]:
+    """A partitioned topic for this test alone, by its subscriptions: properties, and rules with actions."""
+    made: list[str] = []
+
+    def make(subscriptions: Mapping[str, Mapping[str, Any]]) -> str:
+        name = f"t-{uuid.uuid4().hex[:8]}"
+        made.append(name)
+        with ManagementClient(ConnectionString.parse(server.connection_string)) as management:
+            management.create(name, TOPIC.element, new_elements(TOPIC, {"EnablePartitioning": True}))
+            for each, properties in subscriptions.items():
+                path = subscription_path(name, each)
+                described = dict(properties)
+                rules = described.pop("Rules", [])
+                management.create(path, SUBSCRIPTION.element, new_elements(SUBSCRIPTION, described))
+                for rule, condition, action in rules:
+                    elements = rule_elements(rule, sql_elements("SqlFilter", condition), action)
+                    management.create(f"{path}/Rules/{rule}", RULE_DESCRIPTION, elements)
+                if rules:
+                    management.delete(f"{path}/Rules/$Default")
+        return name
+
+    yield make
     with ManagementClient(ConnectionString.parse(server.connection_string)) as management:
         for name in made:
             for each in (name, f"{name}-new"):
