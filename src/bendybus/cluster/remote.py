@@ -388,6 +388,9 @@ class RemoteQueuePartition(RemotePartition[Queue]):
     def waiting_in_session(self, lock: SessionLock) -> bool:
         return self._supplier.waiting_in_session(lock)
 
+    def session_is_unknown(self, lock: SessionLock) -> bool:
+        return self._supplier.session_is_unknown(lock)
+
     async def session_state(self, lock: SessionLock) -> bytes | None:
         await self._owned()
         try:

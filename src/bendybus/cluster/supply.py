@@ -403,3 +403,7 @@ class Supplier:
     def waiting_in_session(self, lock: SessionLock) -> bool:
         session = self._sessions.get(lock.token)
         return session is not None and not session.is_empty
+
+    def session_is_unknown(self, lock: SessionLock) -> bool:
+        session = self._sessions.get(lock.token)
+        return self._link is not None and session is not None and session.is_unknown
