@@ -67,6 +67,7 @@ ONE_BROKER: Final[Mapping[str, str]] = {
     "stores": "the test says which messaging stores its server has",
     "process": "the test changes or watches the one process of its server",
     "jms": _JMS,
+    "sessions over HTTP": "sessions over HTTP",
 }
 
 
