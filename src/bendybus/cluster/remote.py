@@ -386,10 +386,12 @@ class RemoteQueuePartition(RemotePartition[Queue]):
         return self._supplier.take_in_session(lock, count, size_max)
 
     def waiting_in_session(self, lock: SessionLock) -> bool:
-        return self._supplier.waiting_in_session(lock)
+        session = self._supplier.session(lock)
+        return session is not None and not session.is_empty
 
     def session_is_unknown(self, lock: SessionLock) -> bool:
-        return self._supplier.session_is_unknown(lock)
+        session = self._supplier.session(lock)
+        return session is not None and session.is_unknown
 
     async def session_state(self, lock: SessionLock) -> bytes | None:
         await self._owned()

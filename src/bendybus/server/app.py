@@ -95,7 +95,6 @@ class Server:
         self._member = member
         self._allowed = AllowedStores.parse(settings.allowed_stores, settings.data)
         self._exits = AsyncExitStack()
-        self._is_started = False
         self.connection_strings: dict[str, str] = {}
         """By namespace; the first is the one to show."""
         self.ports: list[int] = []
@@ -109,16 +108,10 @@ class Server:
     def connection_string(self) -> str:
         return next(iter(self.connection_strings.values()), "")
 
-    async def start(self) -> None:
-        """Serve. Whoever calls this enters the context next, or `__aexit__`."""
+    async def __aenter__(self) -> Server:
         async with AsyncExitStack() as exits:
             await self._start(exits)
             self._exits = exits.pop_all()
-        self._is_started = True
-
-    async def __aenter__(self) -> Server:
-        if not self._is_started:
-            await self.start()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -396,9 +389,10 @@ async def _serve(settings: Settings, membership: Membership | None) -> None:
         # process in order, and whoever starts the server again waits for it. All that it said is on disk.
         loop.add_reader(membership.supervisor, os._exit, 1)
     server = Server(settings, member)
-    if not await _started(server, stop):
+    if not await _enter(server, stop):
         return
-    async with server:
+    async with AsyncExitStack() as exits:
+        exits.push_async_exit(server)
         lines = _printed(server, settings)
         # A supervisor goes on when it has read `ready`, so for it this line is the last one.
         sys.stdout.writelines(lines if membership is None else [*lines[1:], lines[0]])
@@ -416,18 +410,16 @@ async def _serve(settings: Settings, membership: Membership | None) -> None:
         audit.record("server-stopping")
 
 
-async def _started(server: Server, stop: asyncio.Event) -> bool:
+async def _enter(server: Server, stop: asyncio.Event) -> bool:
     """Whether it was started. One that waits for other brokers may be told to stop before."""
-    starting, stopping = asyncio.create_task(server.start()), asyncio.create_task(stop.wait())
-    try:
-        await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
-        if not starting.done():
-            starting.cancel()
-        await starting
-    except asyncio.CancelledError:
+    entering, stopping = asyncio.create_task(server.__aenter__()), asyncio.create_task(stop.wait())
+    await asyncio.wait((entering, stopping), return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not entering.done():
+        entering.cancel()
+        await asyncio.wait((entering,))
         return False
-    finally:
-        stopping.cancel()
+    await entering
     return True
 
 
