@@ -106,13 +106,19 @@ def _postgres() -> Postgres:
     return exits.enter_context(postgres_server(fsync=False, connections=800))
 
 
+_databases: dict[Path, str] = {}
+"""A server that is made anew in the same folder finds what was there."""
+
+
 class ClusterSetUp:
     """The brokers of one server: their options, their folders and the balancer before them."""
 
     def __init__(self, folder: Path, options: Sequence[str]) -> None:
         self._folder = folder
         postgres = _postgres()
-        self._database = database = postgres.new_database()
+        if folder not in _databases:
+            _databases[folder] = postgres.new_database()
+        self._database = database = _databases[folder]
         self._stores = max(CLUSTER, int(_value(options, "--stores") or STORES))
         urls = [
             postgres.url(database, schema=f"s{number}", name=f"s{number}") for number in range(self._stores)
