@@ -67,6 +67,7 @@ ONE_BROKER: Final[Mapping[str, str]] = {
     "stores": "the test says which messaging stores its server has",
     "process": "the test changes or watches the one process of its server",
     "jms": _JMS,
+    "sessions over HTTP": "sessions over HTTP",
 }
 
 
@@ -105,13 +106,19 @@ def _postgres() -> Postgres:
     return exits.enter_context(postgres_server(fsync=False, connections=800))
 
 
+_databases: dict[Path, str] = {}
+"""A server that is made anew in the same folder finds what was there."""
+
+
 class ClusterSetUp:
     """The brokers of one server: their options, their folders and the balancer before them."""
 
     def __init__(self, folder: Path, options: Sequence[str]) -> None:
         self._folder = folder
         postgres = _postgres()
-        self._database = database = postgres.new_database()
+        if folder not in _databases:
+            _databases[folder] = postgres.new_database()
+        self._database = database = _databases[folder]
         self._stores = max(CLUSTER, int(_value(options, "--stores") or STORES))
         urls = [
             postgres.url(database, schema=f"s{number}", name=f"s{number}") for number in range(self._stores)
@@ -136,8 +143,10 @@ class ClusterSetUp:
 
     def share_certificate(self) -> None:
         """All brokers are behind one name, so all of them show the certificate of the first one."""
-        for number in range(1, CLUSTER):
-            shutil.copytree(self.data(0) / "tls", self.data(number) / "tls", dirs_exist_ok=True)
+        made = self.data(0) / "tls"
+        # A test that gives a certificate gives it to all.
+        for number in range(1, CLUSTER) if made.exists() else ():
+            shutil.copytree(made, self.data(number) / "tls", dirs_exist_ok=True)
 
     def balance(self, port: int) -> int:
         """All brokers have started: where clients connect."""

@@ -19,7 +19,7 @@ from interop.sdk import BREAKS_CONNECTIONS, ConnectTo, Sdk, SdkQueue, SyncSdk
 from interop.test_administration import administration
 from interop.test_outages import AWAY, PARTITIONED, STORES, everything, key_of, states, until, until_back
 
-pytestmark = BREAKS_CONNECTIONS
+pytestmark = [BREAKS_CONNECTIONS, pytest.mark.one_broker("files")]
 
 
 @pytest.fixture

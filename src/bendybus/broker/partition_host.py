@@ -275,6 +275,9 @@ class PartitionHost(PartitionSuccession):
         """Whether there are more messages for the holder of a session."""
         return self._partition is not None and self._partition.fitting_in_session(lock, 1, 1) > 0
 
+    def session_is_unknown(self, lock: SessionLock) -> bool:
+        return False
+
     # -- effects ------------------------------------------------------------------
 
     def _perform(

@@ -188,5 +188,8 @@ class ReceivingPort(PartitionPort, Protocol):
     def waiting_in_session(self, lock: SessionLock) -> bool:
         """Whether there are more messages for the holder of a session."""
 
+    def session_is_unknown(self, lock: SessionLock) -> bool:
+        """Whether it is not known yet which messages there are for the holder of a session."""
+
     async def session_state(self, lock: SessionLock) -> bytes | None:
         """The state of a session, for its holder."""

@@ -189,11 +189,14 @@ class LentSession:
         self.lock = lock
         self._limit = 0
         self._given = 0
+        self._answered = 0
+        """The limit up to which the receiver knows what there is."""
         self._is_reading = False
 
     def demand(self, limit: int) -> None:
         self._limit = limit
         self.wake()
+        self._answer()
 
     def wake(self) -> None:
         while self._limit > self._given and not self._is_reading:
@@ -217,12 +220,23 @@ class LentSession:
             # In order or not at all: what follows waits behind what cannot be read.
             self._given -= len(messages)
             self.host.release(tokens)
+            self._answer()
             return
-        queue, link = self._queue, self._lender.link
-        body = link.writer.encoded_messages(messages, [each for each in payloads if each is not None])
-        number, token = self.host.number, self.lock.token
-        link.send(Supply(queue.path, queue.generation, SubQueue.MAIN, token, self._limit, number, body))
+        self._send(messages, [each for each in payloads if each is not None])
         self.wake()
+        self._answer()
+
+    def _answer(self) -> None:
+        """Say that there is no more now, once that is known: a drain may wait for it."""
+        if self._answered < self._limit and not self._is_reading:
+            self._answered = self._limit
+            self._send((), ())
+
+    def _send(self, messages: Sequence[Message], payloads: Sequence[bytes]) -> None:
+        queue, link = self._queue, self._lender.link
+        body = link.writer.encoded_messages(messages, payloads)
+        number, token = self.host.number, self.lock.token
+        link.send(Supply(queue.path, queue.generation, SubQueue.MAIN, token, self._answered, number, body))
 
     @property
     def broker(self) -> str:

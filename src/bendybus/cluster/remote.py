@@ -395,7 +395,12 @@ class RemoteQueuePartition(RemotePartition[Queue]):
         return [(lock, given, self.waiting_in_session(lock)) for lock, given in locked], len(wanted)
 
     def waiting_in_session(self, lock: SessionLock) -> bool:
-        return self._supplier.waiting_in_session(lock)
+        session = self._supplier.session(lock)
+        return session is not None and not session.is_empty
+
+    def session_is_unknown(self, lock: SessionLock) -> bool:
+        session = self._supplier.session(lock)
+        return session is not None and session.is_unknown
 
     async def session_state(self, lock: SessionLock) -> bytes | None:
         await self._owned()

@@ -400,6 +400,6 @@ class Supplier:
             self._ask_soon()
         return taken
 
-    def waiting_in_session(self, lock: SessionLock) -> bool:
-        session = self._sessions.get(lock.token)
-        return session is not None and not session.is_empty
+    def session(self, lock: SessionLock) -> _Session | None:
+        """What has arrived of a session that a receiver here holds."""
+        return self._sessions.get(lock.token)

@@ -197,7 +197,9 @@ class SessionReceiver(Receiver):
             super()._stop_waiting()
 
     def _loading(self) -> bool:
-        return False
+        """Whether the owner of the partition has not said yet what is in the session."""
+        lock = self._session
+        return lock is not None and any(host.session_is_unknown(lock) for host in self._partitions())
 
     def _page_read(
         self,

@@ -76,7 +76,6 @@ class Server:
         self._member = member
         self._allowed = AllowedStores.parse(settings.allowed_stores, settings.data)
         self._exits = AsyncExitStack()
-        self._is_started = False
         self.connection_strings: dict[str, str] = {}
         """By namespace; the first is the one to show."""
         self.ports: list[int] = []
@@ -90,16 +89,10 @@ class Server:
     def connection_string(self) -> str:
         return next(iter(self.connection_strings.values()), "")
 
-    async def start(self) -> None:
-        """Serve. Whoever calls this enters the context next, or `__aexit__`."""
+    async def __aenter__(self) -> Server:
         async with AsyncExitStack() as exits:
             await self._start(exits)
             self._exits = exits.pop_all()
-        self._is_started = True
-
-    async def __aenter__(self) -> Server:
-        if not self._is_started:
-            await self.start()
         return self
 
     async def __aexit__(self, *exc: object) -> None:

@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from importlib.metadata import version
 from itertools import islice
 from typing import Final
@@ -70,9 +71,10 @@ async def _serve(settings: Settings, membership: Membership | None) -> None:
         # process in order, and whoever starts the server again waits for it. All that it said is on disk.
         loop.add_reader(membership.supervisor, os._exit, 1)
     server = Server(settings, member)
-    if not await _started(server, stop):
+    if not await _enter(server, stop):
         return
-    async with server:
+    async with AsyncExitStack() as exits:
+        exits.push_async_exit(server)
         lines = _printed(server, settings)
         # A supervisor goes on when it has read `ready`, so for it this line is the last one.
         sys.stdout.writelines(lines if membership is None else [*lines[1:], lines[0]])
@@ -90,18 +92,16 @@ async def _serve(settings: Settings, membership: Membership | None) -> None:
         audit.record("server-stopping")
 
 
-async def _started(server: Server, stop: asyncio.Event) -> bool:
+async def _enter(server: Server, stop: asyncio.Event) -> bool:
     """Whether it was started. One that waits for other brokers may be told to stop before."""
-    starting, stopping = asyncio.create_task(server.start()), asyncio.create_task(stop.wait())
-    try:
-        await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
-        if not starting.done():
-            starting.cancel()
-        await starting
-    except asyncio.CancelledError:
+    entering, stopping = asyncio.create_task(server.__aenter__()), asyncio.create_task(stop.wait())
+    await asyncio.wait((entering, stopping), return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not entering.done():
+        entering.cancel()
+        await asyncio.wait((entering,))
         return False
-    finally:
-        stopping.cancel()
+    await entering
     return True
 
 

@@ -364,6 +364,28 @@ async def test_a_session_elsewhere_is_held_received_and_released() -> None:
         assert {message.delivery_count for message in taken} == {0}
 
 
+async def test_it_is_known_when_a_session_elsewhere_has_no_more_messages() -> None:
+    """A receiver that drains its credit is answered then, and not before."""
+    async with members() as cluster:
+        here = await queue_at(cluster, "b", requires_session=True)
+        (first, *_) = remote(here)
+        await first.ask(Enqueue(made("one", "two", session="s")))
+        accepted = await first.ask(AcceptSession("s", b"e" * 14))
+        assert isinstance(accepted, SessionAccepted)
+        assert accepted.lock is not None
+        holder = Holder()
+        first.hold_session(accepted.lock, holder)
+        taken = first.lock_in_session(accepted.lock, 10, PAGE)
+        assert taken == [] and first.session_is_unknown(accepted.lock)
+
+        while first.session_is_unknown(accepted.lock):
+            await holder.woken.wait()
+            holder.woken.clear()
+            taken += first.lock_in_session(accepted.lock, 10 - len(taken), PAGE)
+
+        assert texts(taken) == ["one", "two"]
+
+
 async def test_the_next_free_session_may_be_elsewhere() -> None:
     async with members() as cluster:
         here = await queue_at(cluster, "b", requires_session=True)
