@@ -119,7 +119,7 @@ def show(outcomes: list[Outcome], seconds: float, brokers: int) -> None:
         kind, what = outcome.violations[0]
         console.print(f"[red]seed {outcome.seed}[/]: {kind.value}: {what[:300]}", highlight=False)
     verdict = f"[red]{len(failed)} seeds failed" if failed else "[green]everything holds"
-    console.print(f"{verdict}[/]", highlight=False)
+    console.print(f"{verdict}[/]: {len(outcomes):,} seeds of {subject} were played", highlight=False)
 
 
 def main() -> int:
