@@ -14,7 +14,15 @@ from typing import Any
 
 import pytest
 
-from bendybus.broker import attempts, forwarding, partition_host, partition_lifecycle, queue, writer
+from bendybus.broker import (
+    attempts,
+    forwarding,
+    partition_host,
+    partition_lifecycle,
+    queue,
+    recovery,
+    writer,
+)
 from bendybus.cluster import ownership
 from bendybus.domain import completed, fanout, partition, run, stock
 from bendybus.domain.changes import Changes
@@ -230,6 +238,12 @@ def takes_stores_over_without_claiming_partitions(patch: pytest.MonkeyPatch) -> 
     patch.setattr(ownership.Ownership, "_claim", trusting)
 
 
+def sweeps_stores_that_it_has_given_up(patch: pytest.MonkeyPatch) -> None:
+    """A former owner removes all partitions of a store that does not know yet that it was given up."""
+    always = property(lambda self: True, lambda self, value: None)
+    patch.setattr(recovery.Recovery, "may_sweep", always, raising=False)
+
+
 def _ignore(_: object) -> None:
     """Nobody listens."""
 
@@ -294,4 +308,5 @@ CLUSTER_MUTANTS: dict[str, Mutant] = {
     "takes stores over without claiming partitions": Mutant(
         takes_stores_over_without_claiming_partitions, (TWO_OWNERS,)
     ),
+    "sweeps stores that it has given up": Mutant(sweeps_stores_that_it_has_given_up, (LOST,), seed=106),
 }

@@ -21,6 +21,7 @@ from bendybus.store.memory import MemoryStore
 from bendybus.store.protocol import PartitionKey
 from faults.mutants import CLUSTER_MUTANTS, MUTANTS, Mutant
 from faults.simulation.cluster_simulation import simulate_cluster
+from faults.simulation.keeping import Keeping
 from faults.simulation.ledger import Ledger, Letter, Spot
 from faults.simulation.plan import Lane, Plan
 from faults.simulation.simulation import simulate
@@ -134,6 +135,18 @@ def test_a_message_that_may_have_been_sent_twice_is_kept_by_its_copy_in_the_outb
     assert letter.keeps(waiting)
     letter.been_at[lane.entities[0]] = None
     assert letter.keeps(waiting) is doubtful
+
+
+def test_a_replay_that_did_not_reach_a_partition_may_still_put_back_what_is_in_it() -> None:
+    # Found by seed 20261119431 of four brokers: the commit happened after the store had been given up.
+    keeping = Keeping(World(0), Plan.of(random.Random(0)))
+    letter = Letter("id", Lane("lane", ("queue",)), None, None, None, "red")
+    whole, partial = (keeping.ask("queue", lambda letter: True) for _ in range(2))
+    assert keeping.answer(whole, 0, unavailable=0) is None
+    assert keeping.answer(partial, 0, unavailable=1) is None
+    assert keeping.came_back(letter, "queue") is None
+    assert "more often" in str(keeping.came_back(letter, "queue"))
+    assert "came back" in str(keeping.answer(partial, 3, unavailable=1))
 
 
 @pytest.mark.parametrize("name", MUTANTS)

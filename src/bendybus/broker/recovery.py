@@ -43,6 +43,8 @@ class Recovery:
         """False for a store that could not be opened when the broker started."""
         self.has_leftovers = False
         """Whether partitions could not be dropped while the store was away. They are swept later."""
+        self.may_sweep = True
+        """False once the store is given up to another broker: what is in it is not ours to remove."""
         self.given_up: set[tuple[EntityPath, PartitionNumber]] = set()
         """Partitions that are being created again elsewhere. Until that is done, they are no leftovers."""
         self._timer: asyncio.TimerHandle | None = None
@@ -111,7 +113,7 @@ class Recovery:
             known = {each: each.key for each in wanted if each.key is not None}
             residents = self.given_up | {(each.path, each.number) for each in store.residents}
             # A store that answers may contain the copy of a move that is under way. It must not be swept.
-            sweeps = self.has_leftovers and store.state is StoreState.AWAY
+            sweeps = self.may_sweep and self.has_leftovers and store.state is StoreState.AWAY
             claim = partial(self._claim, residents, unknown, known, sweeps)
             store.writer.when_written(partial(self._run, claim), self._failed)
 
@@ -141,7 +143,8 @@ class Recovery:
             records = messaging_store.partitions()
             # Left behind by an interrupted create, delete or move, or by one made while the store was away.
             leftovers = [each.key for each in records if (each.entity, each.number) not in residents]
-            if leftovers:
+            # Asked now and not in the loop: the store may have been given up since.
+            if leftovers and self.may_sweep:
                 messaging_store.discard(leftovers)
             for record in records:
                 resident = unknown.get((record.entity, record.number))

@@ -377,6 +377,7 @@ class Ownership:
     def _uninstall(self, name: str, *, kept: bool) -> None:
         """The partitions in the store are not here any more. `kept`: their next owner has their locks."""
         owned = self._own.pop(name)
+        owned.attached.recovery.may_sweep = False
         self._taken_at.pop(name, None)
         term, broker = self._heard.get(name, (0, ""))
         self._heard[name] = max((term, broker), (owned.term, self._cluster.me.broker))

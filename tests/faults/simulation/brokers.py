@@ -92,7 +92,7 @@ class ClusterBroker(Process):
         self.paused = False
         self.stopping = False
         self.supervised = True
-        self.pauses = self.stops = 0
+        self.pauses = self.stops = self.drains = 0
 
     def _launch(self, loop: Loop) -> None:
         loop.machine = self.name
@@ -187,6 +187,20 @@ class ClusterBroker(Process):
         if self.loop is loop and loop.alive:
             self.world.note(f"{self.name} has stopped")
             self.die()
+
+    def drain(self, *, draining: bool) -> None:
+        """`bendybus cluster drain`, or its end. Refused if nobody else serves."""
+        if self.node is not None and self.broker is not None and not self.stopping:
+            self.loop.create_task(self._drain(self.node, draining=draining))
+
+    async def _drain(self, node: Node, *, draining: bool) -> None:
+        try:
+            await node.drain(draining)
+        except BrokerError as refusal:
+            self.world.note(f"{self.name} is not drained: {refusal}")
+        else:
+            self.drains += draining
+            self.world.note(f"{self.name} {'drains' if draining else 'serves again'}")
 
     def pause(self) -> None:
         """SIGSTOP."""

@@ -144,7 +144,7 @@ class _Last:
             assert isinstance(answer.value, dict)
             count = answer.value["count"]
             assert isinstance(count, int)
-            self._ledger.answer_replay(replay, count)
+            self._ledger.answer_replay(replay, count, unavailable=0)
             due = [each for each in kept if keeping.ends_ms(each) > world.wall_ms + REPLAY_MS]
             if count < len(due):
                 self._ledger.violate(Invariant.STUCK, f"{entity}: {len(due)} kept, {count} put back")

@@ -28,6 +28,10 @@ class ClusterWeather:
     outage_every_s: float
     catalog_outage_every_s: float
     jump_every_s: float
+    failover_every_s: float
+    """The standby of a database takes over; it has everything that was committed."""
+    drain_every_s: float
+    """A broker is drained for a while, and goes on serving its clients: stores move as planned."""
 
 
 @dataclass(slots=True)
@@ -55,6 +59,8 @@ class ClusterPlan:
             outage_every_s=sometimes(0.3, 5, 20),
             catalog_outage_every_s=sometimes(0.2, 5, 20),
             jump_every_s=sometimes(0.2, 5, 20),
+            failover_every_s=sometimes(0.25, 5, 20),
+            drain_every_s=sometimes(0.35, 3, 12),
         )
         # Most of what one disk does wrong is played with one broker; here it is to be the exception.
         plan.weather.disk = replace(plan.weather.disk, stalls=plan.weather.disk.stalls / 2)

@@ -33,6 +33,8 @@ PAUSE_S = (0.5, 12.0)
 BLOCK_S = (0.5, 10.0)
 OUTAGE_S = (0.5, 10.0)
 DOWN_S = (0.01, 8.0)
+FAILOVER_S = (0.1, 6.0)
+DRAINED_S = (0.5, 8.0)
 STOP_WITHIN_S = 30.0
 
 # When nothing goes wrong any more, all partitions are reached from everywhere after so long: a stall takes up
@@ -67,7 +69,7 @@ class ClusterSimulation(Play):
         )
         machines.on_stall = self.ledger.fault
         self.server: Brokers = Brokers(planned.brokers, machines)
-        self.catalog_outages = 0
+        self.catalog_outages = self.failovers = 0
 
     def _watch(self, access: StoreAccess) -> None:
         access.watcher = self.ledger.observe
@@ -96,6 +98,8 @@ class ClusterSimulation(Play):
             "failed reads": sum(each.unreadable for each in disks),
             "outages of stores": self.outages,
             "outages of the catalog": self.catalog_outages,
+            "standbys that took over": self.failovers,
+            "brokers drained": sum(each.drains for each in all_brokers),
             "clock jumps": self.jumps,
         }
 
@@ -156,6 +160,8 @@ class ClusterSimulation(Play):
         self.every(weather.outage_every_s, self._outage)
         self.every(weather.catalog_outage_every_s, self._catalog_outage)
         self.every(weather.jump_every_s, self.jump)
+        self.every(weather.failover_every_s, self._fail_over)
+        self.every(weather.drain_every_s, self._drain_one)
 
     def clear_up(self) -> None:
         self.network.heal()
@@ -165,6 +171,7 @@ class ClusterSimulation(Play):
         for each in self.server.all:
             each.disk.faults = DiskFaults()
             each.resume()
+            each.drain(draining=False)
         self.ledger.disturb()
 
     def _any(self) -> ClusterBroker | None:
@@ -238,6 +245,21 @@ class ClusterSimulation(Play):
         store = self.world.random.choice(self.stores)
         self.world.note(f"{store.name} away")
         store.away_until = self.world.now + self.world.between(*OUTAGE_S)
+
+    def _fail_over(self) -> None:
+        self.failovers += 1
+        self.ledger.fault()
+        database = self.world.random.choice([self.catalog, *self.stores])
+        name = CATALOG if isinstance(database, CatalogDatabase) else database.name
+        self.world.note(f"the standby of {name} takes over")
+        database.failovers += 1
+        database.away_until = self.world.now + self.world.between(*FAILOVER_S)
+
+    def _drain_one(self) -> None:
+        chosen = self._any()
+        if chosen is not None:
+            chosen.drain(draining=True)
+            self.world.later(self.world.between(*DRAINED_S), lambda: chosen.drain(draining=False))
 
     def _catalog_outage(self) -> None:
         self.catalog_outages += 1

@@ -5,6 +5,9 @@ each of them. A call whose request does not get through has no effect; one whose
 has, and fails all the same. What a process had asked for when it was killed may still happen later. The rules
 of who may write are those of store/postgres: the owner's term for everything but commits, the partitions'
 epochs for commits. Whether these rules suffice is checked independently by fences.py.
+
+A database may fail over to a synchronous standby: nothing that was committed is lost, all connections break,
+and nobody hears whether what was asked for last has happened.
 """
 
 from __future__ import annotations
@@ -93,6 +96,7 @@ class StoreDatabase(MemoryStore):
         super().__init__(name)
         self.owner = StoreOwner("", "", 0)
         self.away_until = 0.0
+        self.failovers = 0
 
 
 class StoreAccess(VirtualStore):
@@ -106,6 +110,8 @@ class StoreAccess(VirtualStore):
         self._copies = database._copies
         self._reach = reach
         self._fence = fence
+        self._connected_to = database.failovers
+        """The server that is asked: the first one, or the standby of which one."""
         self._term: int | None = None
 
     @property
@@ -231,8 +237,20 @@ class StoreAccess(VirtualStore):
         self._away_until = self._database.away_until
         self._reach.request()
         super()._refuse_away()
+        if self._disk.at_work() and self._is_broken():
+            self.doubter(self, self._unanswered)
+            raise StoreUnavailable(f"{self.name}: the connection was closed")
+
+    def _is_broken(self) -> bool:
+        """Whether the server is another one since this was asked last. Connects to it."""
+        before, self._connected_to = self._connected_to, self._database.failovers
+        return before != self._connected_to
 
     def _await_reply(self, keys: list[PartitionKey]) -> None:
+        if self._disk.at_work() and self._is_broken():
+            self._disk.world.note(f"{self.name} fails over, and does not answer")
+            self.doubter(self, keys)
+            raise StoreUnavailable(f"{self.name}: the connection was closed")
         if self._reach.is_deaf:
             # The broker may give the store up before the reply arrives.
             self.doubter(self, keys)
@@ -256,6 +274,7 @@ class CatalogDatabase(MemoryCatalog):
         self.brokers: dict[str, BrokerRow] = {}
         self.heard_at: dict[str, float] = {}
         self.away_until = 0.0
+        self.failovers = 0
 
     def holds(self, path: str) -> bool:
         return any(record.path.lower() == path.lower() for record in self.entities())
@@ -275,8 +294,11 @@ class _Access:
         self._reach.request()
         if disk.world.now < self._database.away_until:
             raise StoreUnavailable(f"{CATALOG}: away")
+        server = self._database.failovers
         result = call()
         disk.take_time(CATALOG)
+        if self._database.failovers != server:
+            raise StoreUnavailable(f"{CATALOG}: the connection was closed")
         self._reach.reply()
         return result
 

@@ -31,7 +31,7 @@ class Replay:
     entity: str
     means: Callable[[Letter], bool]
     is_open: bool = True
-    """Until it is answered. One that never is may happen at any time."""
+    """Until all partitions have answered. One that does not may do it at any time."""
     moved: int = 0
     """How many messages came back to the entity meanwhile."""
 
@@ -61,9 +61,12 @@ class Keeping:
         self._replays.append(replay)
         return replay
 
-    def answer(self, replay: Replay, count: int) -> str | None:
-        """What is wrong with this answer, if anything is."""
-        replay.is_open = False
+    def answer(self, replay: Replay, count: int, unavailable: int) -> str | None:
+        """What is wrong with this answer, if anything is.
+
+        What a partition was asked for that is said to be unavailable may still happen.
+        """
+        replay.is_open = unavailable > 0
         if count > replay.moved:
             return f"a replay of {replay.entity} put {count} messages back, and {replay.moved} came back"
         return None

@@ -295,8 +295,8 @@ class Ledger:
             for_ms = delay_ms(self._resting[entity], letter.failures.get(entity, 1))
             letter.rests = entity, asked_ms + for_ms, asked_at
 
-    def answer_replay(self, replay: Replay, count: int) -> None:
-        self._complain(Invariant.FORGOTTEN, self.keeping.answer(replay, count))
+    def answer_replay(self, replay: Replay, count: int, unavailable: int) -> None:
+        self._complain(Invariant.FORGOTTEN, self.keeping.answer(replay, count, unavailable))
 
     def fault(self) -> None:
         """Memory is thrown away, and locks with it, though whoever has some may not have heard so yet."""

@@ -39,6 +39,9 @@ def compare(
 ) -> None:
     """Look at what has changed, or at everything, of all stores that are idle and that are `owned`."""
     idle = [each for each in broker.stores if each.writer.idle and owned(each.store)]
+    stores = {each.store for each in idle}
+    if not everything and not any(store in stores for store, _ in ledger.dirty):
+        return
     hosts: dict[tuple[Any, Any], Host[Any]] = {}
     for entity in (*broker.entities.sources(), *broker.topics):
         for host in entity.own.values():

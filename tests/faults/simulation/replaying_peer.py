@@ -77,7 +77,8 @@ class ReplayerPeer(Peer):
             self.simulation.refused(condition, f"replay: {answer}")
             return
         assert isinstance(answer.value, dict)
-        self.ledger.answer_replay(replay, 0 if "dry-run" in body else answer.value["count"])
+        count = 0 if "dry-run" in body else answer.value["count"]
+        self.ledger.answer_replay(replay, count, answer.value["unavailable"])
 
 
 def _of_stream(key: str) -> Callable[[Letter], bool]:

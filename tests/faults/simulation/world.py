@@ -96,7 +96,8 @@ class World:
 
     def step(self) -> None:
         """Let somebody go on, or time pass until somebody can."""
-        self._do_what_is_due()
+        if self._agenda and self._agenda[0][0] <= self.now:
+            self._do_what_is_due()
         ready = [each for each in self.runnables if each.is_ready()]
         while not ready:
             self._leap()

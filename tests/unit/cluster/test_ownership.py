@@ -414,6 +414,33 @@ async def test_a_store_that_its_owner_does_not_reach_passes_to_one_that_does(
         assert await contents(queue) == expected(queue, "before", "after")
 
 
+@pytest.mark.row("N-04")
+async def test_a_store_that_was_given_up_unheard_keeps_its_partitions_when_it_is_back() -> None:
+    # Found by seed 106 of three brokers: the former owner swept what no partition of its own stood for.
+    async with nodes("ab") as cluster:
+        await new_queue(cluster)
+        await cluster["a"].broker.queues.create(
+            QueueDescription(EntityPath("gone"), enable_partitioning=True)
+        )
+        await send_to_all(orders(cluster["a"]), "before")
+        (name, *_) = cluster["a"].owns
+        cluster["a"].cut_off.add(name)
+        (first, *_) = [host for host in orders(cluster["a"]).hosts if host.store.name == name]
+        with pytest.raises(Unavailable):
+            await first.ask(Enqueue(made("lost")))
+        # Its partitions in the store are to be removed when the store is back.
+        await cluster["a"].broker.queues.delete("gone", force=True)
+        await cluster["a"].ownership.release(name)
+        assert name not in cluster["a"].owns
+
+        cluster["a"].cut_off.clear()
+        while not any(name in member.owns for member in cluster):
+            await cluster.rounds(1)
+        await cluster.whole()
+        queue = orders(cluster["b"])
+        assert await contents(queue) == expected(queue, "before")
+
+
 async def test_a_store_that_nobody_reaches_is_served_when_it_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reaching, "UNREACHED_AFTER_S", 0.05)
     async with nodes("ab") as cluster:
