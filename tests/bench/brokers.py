@@ -1,6 +1,6 @@
 """Several brokers: how the rate of one queue grows with their number.
 
-    python tests/bench/brokers.py [--quick] [--share 0.15] [--kinds sqlite,postgresql] [--rounds 5]
+    python tests/bench/brokers.py [--quick] [--share 0.2] [--kinds sqlite,postgresql] [--rounds 5]
 
 One queue of 16 partitions over four messaging stores is served by one, two and four brokers, and clients are
 spread over all of them. Each broker process gets the same share of a core by a control group, so that a
@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 import load
+import psutil
 import psycopg
 from bendybus_server import READY, START_TIMEOUT_S, Bendybus, find_command, parse_connection_string
 from measures import PER_MESSAGES
@@ -48,14 +49,16 @@ QUEUE: Final = "parts16"
 STORES: Final = 4
 NUMBERS: Final = (1, 2, 4)
 KINDS: Final = ("sqlite", "postgresql")
-CONNECTIONS: Final = 8
-WINDOW: Final = 125
+# The same for any number of brokers, and enough for four.
+CONNECTIONS: Final = 16
+WINDOW: Final = 250
 BODY_BYTES: Final = 1024
 SHAPES: Final = {
     "no key": Shape(connections=CONNECTIONS),
     "key": Shape(connections=CONNECTIONS, keys=1000),
 }
-COUNT, COUNT_QUICK = 40_000, 10_000
+# For each broker, so that each number of brokers is measured for about as long.
+COUNT, COUNT_QUICK = 12_000, 3_000
 ROUNDS, ROUNDS_QUICK = 5, 1
 TIMEOUT_S: Final = 180
 # So many times the rate of one broker is the aim (N-06).
@@ -69,8 +72,6 @@ class Deployment(Protocol):
 
     def process_ids(self) -> list[int]:
         """Of the brokers."""
-
-    def cpu_seconds(self) -> float: ...
 
 
 class OneMachine(Bendybus):
@@ -169,20 +170,18 @@ class OnPostgres:
     def process_ids(self) -> list[int]:
         return [member.process_id for member in self._members]
 
-    def cpu_seconds(self) -> float:
-        return sum(member.cpu_seconds() for member in self._members)
-
 
 # -- shares of a core --------------------------------------------------------------
 
 
 @contextmanager
-def limited(deployment: Deployment, share: float) -> Iterator[None]:
-    """Each broker process of the deployment gets this share of a core."""
+def limited(processes: Sequence[int], share: float) -> Iterator[None]:
+    """Each of these processes gets this share of a core."""
+    parent = _own_group()
     groups: list[Path] = []
     try:
-        for process_id in deployment.process_ids():
-            group = GROUPS / f"bendybus-bench-{process_id}"
+        for process_id in processes:
+            group = parent / f"bendybus-bench-{process_id}"
             group.mkdir()
             groups.append(group)
             (group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
@@ -192,8 +191,14 @@ def limited(deployment: Deployment, share: float) -> Iterator[None]:
     finally:
         for group in groups:
             for process_id in (group / "cgroup.procs").read_text().split():
-                (GROUPS / "cgroup.procs").write_text(process_id)
+                (parent / "cgroup.procs").write_text(process_id)
             group.rmdir()
+
+
+def _own_group() -> Path:
+    """The control group of this process. Its limits are kept."""
+    lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+    return GROUPS / next(path for _, controllers, path in lines if "cpu" in controllers.split(",")).strip("/")
 
 
 def why_not() -> str:
@@ -204,6 +209,19 @@ def why_not() -> str:
 
 
 # -- measuring ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one run of the load generator gave."""
+
+    rate: float
+    cpu_s: float
+    """Of all brokers, for 100,000 messages."""
+    used: tuple[float, ...]
+    """By each broker, of its share."""
+    clients: float
+    """How many cores the load generator used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,29 +236,39 @@ class Row:
     """To one broker, in the same round."""
     cpu_s: float
     """Of all brokers, for 100,000 messages."""
+    used: float
+    """Of its share of a core, by the broker that used least. What is not used was waited for."""
 
 
 def measure(kind: str, options: argparse.Namespace, say: Callable[[str], None]) -> list[Row]:
     with ExitStack() as exits:
         found = _deployments(kind, exits)
         for deployment in found.values():
-            load.load(deployment.endpoint, QUEUE, "both", options.count, WINDOW, BODY_BYTES, TIMEOUT_S)
-        rates: dict[tuple[str, int], list[float]] = {}
-        costs: dict[tuple[str, int], list[float]] = {}
+            load.load(deployment.endpoint, QUEUE, "both", COUNT, WINDOW, BODY_BYTES, TIMEOUT_S)
+        taken: dict[tuple[str, int], list[Round]] = {}
         for number in range(options.rounds):
             for shape_name, shape in SHAPES.items():
                 for brokers in NUMBERS if number % 2 == 0 else reversed(NUMBERS):
-                    rate, cpu_s = _measure_one(found[brokers], shape, options)
-                    say(f"{kind}, {shape_name}, {brokers}: {rate:,.0f}/s, CPU {cpu_s:.2f} s per 100,000")
-                    rates.setdefault((shape_name, brokers), []).append(rate)
-                    costs.setdefault((shape_name, brokers), []).append(cpu_s)
-    rows: list[Row] = []
-    for (shape_name, brokers), measured in rates.items():
-        ratios = [rate / one for rate, one in zip(measured, rates[shape_name, 1], strict=True)]
-        cpu_s = statistics.median(costs[shape_name, brokers])
-        row = Row(kind, shape_name, brokers, statistics.median(measured), statistics.median(ratios), cpu_s)
-        rows.append(row)
-    return sorted(rows, key=lambda row: (row.shape != "no key", row.brokers))
+                    one = _measure_one(found[brokers], shape, brokers * options.count, options.share)
+                    say(
+                        f"{kind}, {shape_name}, {brokers}: {one.rate:,.0f}/s, "
+                        f"CPU {one.cpu_s:.2f} s per 100,000, "
+                        f"used {' '.join(f'{part:.0%}' for part in one.used)}, "
+                        f"clients {one.clients:.2f} cores"
+                    )
+                    taken.setdefault((shape_name, brokers), []).append(one)
+    median = statistics.median
+    return [
+        Row(
+            *(kind, shape_name, brokers, median([one.rate for one in rounds])),
+            median([one.rate / alone.rate for one, alone in zip(rounds, taken[shape_name, 1], strict=True)]),
+            median([one.cpu_s for one in rounds]),
+            median([min(one.used) for one in rounds]),
+        )
+        for shape_name in SHAPES
+        for brokers in NUMBERS
+        for rounds in [taken[shape_name, brokers]]
+    ]
 
 
 def _deployments(kind: str, exits: ExitStack) -> dict[int, Deployment]:
@@ -253,27 +281,37 @@ def _deployments(kind: str, exits: ExitStack) -> dict[int, Deployment]:
     return {number: OnPostgres(number, postgres, exits) for number in NUMBERS}
 
 
-def _measure_one(deployment: Deployment, shape: Shape, options: argparse.Namespace) -> tuple[float, float]:
-    with limited(deployment, options.share):
-        before_s = deployment.cpu_seconds()
-        measured = load.load(
-            deployment.endpoint, QUEUE, "both", options.count, WINDOW, BODY_BYTES, TIMEOUT_S, shape
-        )
-        cpu_s = deployment.cpu_seconds() - before_s
-    return measured["rate"], cpu_s / options.count * PER_MESSAGES
+def _measure_one(deployment: Deployment, shape: Shape, count: int, share: float) -> Round:
+    processes = deployment.process_ids()
+    with limited(processes, share):
+        before = [_used_s(each) for each in processes]
+        measured = load.load(deployment.endpoint, QUEUE, "both", count, WINDOW, BODY_BYTES, TIMEOUT_S, shape)
+        used_s = [_used_s(each) - earlier for each, earlier in zip(processes, before, strict=True)]
+    seconds = measured["seconds"]
+    return Round(
+        measured["rate"],
+        sum(used_s) / count * PER_MESSAGES,
+        tuple(each / (seconds * share) for each in used_s),
+        measured["client_cpu_s"] / seconds,
+    )
+
+
+def _used_s(process_id: int) -> float:
+    times = psutil.Process(process_id).cpu_times()
+    return times.user + times.system
 
 
 def table(rows: Sequence[Row], share: float) -> Table:
     shown = Table(title=f"One queue, brokers with {share:g} of a core each")
     for heading in ("stores", "messages", "brokers"):
         shown.add_column(heading)
-    for heading in ("messages a second", "to one broker", "wanted", "CPU s per 100,000"):
+    for heading in ("messages a second", "to one broker", "wanted", "CPU s per 100,000", "used"):
         shown.add_column(heading, justify="right")
     for row in rows:
         wanted = WANTED.get(row.brokers)
         shown.add_row(
             *(row.kind, row.shape, str(row.brokers), f"{row.rate:,.0f}", f"{row.ratio:.2f}"),
-            *("" if wanted is None else f"{wanted:.1f}", f"{row.cpu_s:.2f}"),
+            *("" if wanted is None else f"{wanted:.1f}", f"{row.cpu_s:.2f}", f"{row.used:.0%}"),
         )
     return shown
 
@@ -283,7 +321,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--share", type=float, default=0.15, help="of a core, for each broker")
+    parser.add_argument("--share", type=float, default=0.2, help="of a core, for each broker")
     parser.add_argument("--kinds", type=lambda text: text.split(","), default=list(KINDS))
     parser.add_argument("--rounds", type=int, default=None)
     options = parser.parse_args()

@@ -9,10 +9,10 @@ from bendybus.broker.host import Host, ignore
 from bendybus.broker.mailbox import OnReply
 from bendybus.broker.partition_host import PartitionHost
 from bendybus.broker.partition_port import PartitionPort
+from bendybus.cluster.asked import AnswerTo
 from bendybus.cluster.items import LOCAL_COMMANDS
 from bendybus.cluster.lending import LentSession
 from bendybus.cluster.remote import RemotePartition, RemoteQueuePartition
-from bendybus.cluster.serving import AnswerTo
 from bendybus.domain.commands import Command, Release
 from bendybus.errors import PartitionMoved
 

@@ -57,6 +57,7 @@ class PeerService(Protocol):
     def opened(self, link: PeerLink) -> None: ...
     def lost(self, link: PeerLink) -> None: ...
     def received(self, link: PeerLink, frame: Frame, item: Item) -> None: ...
+    def frame_ended(self) -> None: ...
 
 
 class _Known:
@@ -407,7 +408,8 @@ class Peers:
             link.send(refusal_of(request, Unavailable("This broker is starting. Please retry.")))
 
     def frame_ended(self, link: PeerLink) -> None:
-        """Nothing to do: receivers are woken at the end of the turn."""
+        if self.service is not None:
+            self.service.frame_ended()
 
     def lost(self, link: PeerLink) -> None:
         if self.service is not None:

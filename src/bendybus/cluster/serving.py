@@ -16,12 +16,12 @@ from bendybus.broker.entities import Entities
 from bendybus.broker.entity import Entity
 from bendybus.broker.host import Host
 from bendybus.broker.lifecycle import Availability
-from bendybus.broker.mailbox import OnReply
 from bendybus.broker.partition_host import PartitionHost
 from bendybus.broker.queue import Queue
 from bendybus.broker.stores import AttachedStore
 from bendybus.broker.topic import SendTarget
 from bendybus.broker.transactions import commit_here
+from bendybus.cluster.asked import AnswerTo, Gathering
 from bendybus.cluster.frames import Frame, FrameError, refusal_of
 from bendybus.cluster.items import (
     Answer,
@@ -49,7 +49,7 @@ from bendybus.domain.session_commands import AcceptSession, ReleaseSession, Sess
 from bendybus.errors import BrokerError, EntityNotFound, PartitionMoved, StoreUnavailable, Unavailable
 from bendybus.names import LockToken, PartitionNumber
 
-__all__ = ["AnswerTo", "Calls", "Service"]
+__all__ = ["Calls", "Service"]
 
 logger = logging.getLogger(__name__)
 
@@ -58,22 +58,6 @@ REPLY_BYTES_MAX: Final = 4 * 1024 * 1024
 
 Calls = dict[str, Callable[[PeerLink, Frame, Call], Awaitable[object]]]
 """Requests to the broker itself, by name."""
-
-
-class AnswerTo:
-    """The reply to a command of another broker.
-
-    If the partition passes on while the command waits, the other broker is told, and sends it to the next
-    owner itself: so its commands stay in order, and the next owner knows who holds a session.
-    """
-
-    __slots__ = ("_answer",)
-
-    def __init__(self, answer: OnReply) -> None:
-        self._answer = answer
-
-    def __call__(self, reply: Reply | BrokerError) -> None:
-        self._answer(reply)
 
 
 class Service:
@@ -89,6 +73,7 @@ class Service:
         self._lenders: dict[PeerLink, Lender] = {}
         self._told: dict[Host[Any], Availability] = {}
         """What the other brokers know about partitions here."""
+        self._gathering = Gathering()
         self._telling: asyncio.Handle | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
         for store in entities.stores:
@@ -108,7 +93,13 @@ class Service:
         for entity in self._entities:
             self._tell_about(entity, [link])
 
+    def frame_ended(self) -> None:
+        """Everything that another broker said in one turn has been received."""
+        self._gathering.submit_all()
+
     def lost(self, link: PeerLink) -> None:
+        # The rest of its last frame could not be read.
+        self._gathering.submit_all()
         lender = self._lenders.pop(link, None)
         if lender is not None:
             lender.close()
@@ -204,7 +195,8 @@ class Service:
             return
         if isinstance(command, ReleaseSession):
             self._lenders[link].forget(command.lock)
-        host.submit(command, AnswerTo(partial(self._answer, link, ask.id, entity, host, command)))
+        done = AnswerTo(partial(self._answer, link, ask.id, entity, host, command))
+        self._gathering.submit(host, command, done)
 
     def _answer(
         self,

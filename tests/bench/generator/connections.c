@@ -25,6 +25,7 @@ enum { POLL_MS = 500, BEGIN_POLL_MS = 1, LINGER_POLL_MS = 10 };
 static const uint64_t LINGER_NS = 200 * 1000000u, TICK_NS = POLL_MS * 1000000u;
 
 atomic_size_t links_awaited;
+static atomic_bool receivers_connected;
 
 /* ---- batches -------------------------------------------------------------------------------- */
 
@@ -292,7 +293,12 @@ void *run_role(void *argument) {
   role *r = argument;
   int events = epoll_create1(0);
   bool made = true;
+  /* Senders connect after the receivers: brokers that share a port by turns then have as many of each. */
+  while (r->mode == SEND && options.mode & RECEIVE && !atomic_load(&receivers_connected) && !atomic_load(&stop)) {
+    usleep(BEGIN_POLL_MS * 1000);
+  }
   for (size_t i = 0; made && i < r->peer_count; i++) made = make_peer(&r->peers[i], events);
+  if (r->mode != SEND) atomic_store(&receivers_connected, true);
   r->open_count = r->peer_count;
   if (made) drive(r, events);
   for (size_t i = 0; i < r->peer_count; i++) {

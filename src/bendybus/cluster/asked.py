@@ -1,0 +1,105 @@
+"""Commands of another broker: their replies, and messages of one frame that are enqueued together.
+
+A frame has what many clients sent in one turn: for each partition a few messages of each client. A command
+costs a partition much the same for one message as for a hundred, so the messages of one frame become one. If
+it is refused, the commands are tried one by one at once, before anything else reaches the partition: a client
+does not notice what another one sent.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from bendybus.broker.host import Host
+from bendybus.broker.mailbox import OnReply
+from bendybus.broker.partition_host import PartitionHost
+from bendybus.domain.commands import Command, Enqueue, Enqueued, Reply
+from bendybus.domain.messages import Message, MessageState
+from bendybus.errors import BrokerError, InvalidOperation, QuotaExceeded
+from bendybus.names import SequenceNumber
+
+__all__ = ["AnswerTo", "Gathering"]
+
+
+class AnswerTo:
+    """The reply to a command of another broker.
+
+    If the partition passes on while the command waits, the other broker is told, and sends it to the next
+    owner itself: so its commands stay in order, and the next owner knows who holds a session.
+    """
+
+    __slots__ = ("_answer",)
+
+    def __init__(self, answer: OnReply) -> None:
+        self._answer = answer
+
+    def __call__(self, reply: Reply | BrokerError) -> None:
+        self._answer(reply)
+
+
+class Gathering:
+    """The messages of the frame that is being read."""
+
+    def __init__(self) -> None:
+        self._by_host: dict[PartitionHost, list[tuple[Enqueue, AnswerTo]]] = {}
+
+    def submit(self, host: Host[Any], command: Command, done: AnswerTo) -> None:
+        """`host.submit`, at the end of the frame if the command may wait for it."""
+        if isinstance(host, PartitionHost):
+            if type(command) is Enqueue and _is_plain(command):
+                self._by_host.setdefault(host, []).append((command, done))
+                return
+            if host in self._by_host:
+                # What was sent before comes before.
+                _submit(host, self._by_host.pop(host))
+        host.submit(command, done)
+
+    def submit_all(self) -> None:
+        """The frame has ended."""
+        by_host, self._by_host = self._by_host, {}
+        for host, gathered in by_host.items():
+            _submit(host, gathered)
+
+
+def _is_plain(command: Enqueue) -> bool:
+    """Whether the messages can be enqueued together with others: nothing is said about them as a whole."""
+    return (
+        command.identities is None
+        and command.transfer is None
+        and command.destination is None
+        and not command.numbered
+        and not command.shelved
+    )
+
+
+def _submit(host: PartitionHost, gathered: list[tuple[Enqueue, AnswerTo]]) -> None:
+    if len(gathered) == 1:
+        host.submit(*gathered[0])
+        return
+    messages = [message for command, _ in gathered for message in command.messages]
+    host.submit(Enqueue(messages), AnswerTo(partial(_replied, host, gathered)))
+
+
+def _replied(
+    host: PartitionHost, gathered: list[tuple[Enqueue, AnswerTo]], reply: Reply | BrokerError
+) -> None:
+    if isinstance(reply, QuotaExceeded | InvalidOperation):
+        # Together they are too much, or one of them lacks a session. Nothing was enqueued.
+        for command, done in gathered:
+            host.submit(command, done)
+        return
+    if not isinstance(reply, Enqueued):
+        for _, done in gathered:
+            done(reply)
+        return
+    first = reply.first
+    for command, done in gathered:
+        messages = command.messages
+        scheduled = reply.scheduled and any(map(_is_scheduled, messages))
+        done(Enqueued(first, len(messages), scheduled))
+        first = SequenceNumber(first + len(messages))
+
+
+def _is_scheduled(message: Message) -> bool:
+    return message.state is MessageState.SCHEDULED
