@@ -10,8 +10,10 @@ import pytest
 from bendybus.domain.messages import Message, Origin
 from bendybus.names import (
     EntityPath,
+    Instant,
     PartitionNumber,
     SequenceNumber,
+    SessionId,
 )
 from bendybus.store.protocol import PartitionChanges
 from store.conftest import as_kept
@@ -95,3 +97,36 @@ def test_dropping_one_owner_of_a_body_leaves_it_to_the_others(
     assert bench.store.read([first.body_row_id]) == [b"shared"]
     bench.commit(removed=[first])
     assert bench.store.read([first.body_row_id]) == [None]
+
+
+def test_subscriptions_that_take_different_copies_find_each_as_it_was(
+    bench: Bench, make_message: MakeMessage
+) -> None:
+    """However evenly or unevenly the copies of a send are spread, and whatever they differ in."""
+    origins = [Origin(SequenceNumber(70 + number)) for number in range(12)]
+    origins[8].hops = 1
+
+    def taken(*numbers: int) -> list[Message]:
+        made = [make_message(index + 1, b"%d" % number) for index, number in enumerate(numbers)]
+        for message, number in zip(made, numbers, strict=True):
+            message.origin = origins[number]
+        return made
+
+    all_of_them, some = taken(*range(12)), taken(2, 3, 5, 7, 8, 11)
+    all_of_them[4].session_id = SessionId("s")
+    all_of_them[9].enqueued_at = Instant(all_of_them[9].enqueued_at + 1)
+    all_of_them[10].expires_at = Instant(10_000_000)
+    some[4].delivery_count = 3
+    some[1].sequence_number, some[2].sequence_number = SequenceNumber(30), SequenceNumber(31)
+    bench.commit_all([all_of_them, some])
+    again = taken(3, 4, 5)
+    for index, message in enumerate(again):
+        message.sequence_number = SequenceNumber(50 + index)
+    bench.commit(again, partition=1)
+    bench.reopen()
+    for partition, stored in ((0, all_of_them), (1, [*some, *again])):
+        loaded = bench.loaded(partition)
+        in_order = sorted(stored, key=lambda message: message.sequence_number)
+        assert [as_kept(each) for each in loaded] == [as_kept(each) for each in in_order]
+        bodies = [each.payload for each in in_order]
+        assert bench.store.read([each.body_row_id for each in loaded]) == bodies

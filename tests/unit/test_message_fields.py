@@ -41,6 +41,7 @@ SETTERS: dict[str, set[str]] = {
         "cluster/frames.py",
         "domain/messages.py",
         "domain/stock.py",
+        "domain/copies.py",
         "domain/fanout.py",
         "store/encoding.py",
     },

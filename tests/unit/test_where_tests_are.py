@@ -181,10 +181,12 @@ COVERS = {
     "testing/test_plugin.py": "pytest_plugin testing/server",
     "testing/test_namespaces.py": "testing/namespace testing/seen_messages",
     "testing/test_time_machine.py": "testing/clock",
+    "unit/domain/test_fanout.py": "domain/copies",
     # Stores: one contract for all kinds.
     "store/test_contract.py": "store/encoding store/memory store/postgres/encoding store/queries "
     "store/sqlite/connections "
     "store/sqlite/store",
+    "store/test_shared_bodies.py": "store/sqlite/encoding",
     "store/test_catalog.py": "store/memory_catalog store/sqlite/catalog",
     "store/test_postgres.py": "store/postgres/address store/postgres/connections store/postgres/schema "
     "store/postgres/store",

@@ -70,6 +70,8 @@ class Entity(ABC, Generic[H, L, D]):
         clock: Clock | None = None,
     ) -> None:
         self.description = description
+        self.top_level: str = normalise_path(description.path)
+        """The entity that a transaction belongs to, by its normalised path."""
         self.partition_count = partition_count
         self.now = (clock or Clock()).now
         """The time in the entity's namespace. Everything about its messages uses it."""
@@ -104,11 +106,6 @@ class Entity(ABC, Generic[H, L, D]):
     @property
     def path(self) -> EntityPath:
         return self.description.path
-
-    @property
-    def top_level(self) -> str:
-        """The entity that a transaction belongs to, by its normalised path."""
-        return normalise_path(self.path)
 
     @property
     def abandoned(self) -> bool:

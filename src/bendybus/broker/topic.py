@@ -139,6 +139,8 @@ class Subscription(Queue):
         description = _with_size_of(topic, description)
         super().__init__(description, partition_count, keep_time, clock, entropy)
         self.topic = topic
+        # In transactions, a topic and its subscriptions are one entity.
+        self.top_level = topic.top_level
         self.description: SubscriptionDescription = description
 
     def topic_changed(self) -> None:
@@ -149,11 +151,6 @@ class Subscription(Queue):
     @property
     def name(self) -> str:
         return self.description.name
-
-    @property
-    def top_level(self) -> str:
-        """In transactions, a topic and its subscriptions are one entity."""
-        return self.topic.top_level
 
     @property
     def topic_path(self) -> EntityPath:

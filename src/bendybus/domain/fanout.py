@@ -17,7 +17,8 @@ from typing import Final, Protocol
 from uuid import UUID
 
 from bendybus.domain.commands import Enqueue
-from bendybus.domain.deadletter import SESSION_ID_MISSING, Cause, mark
+from bendybus.domain.copies import bury, copy_for, give, give_all, origin_of
+from bendybus.domain.deadletter import SESSION_ID_MISSING, Cause
 from bendybus.domain.evaluation import Answer, Evaluated, RuleResult, evaluate, weight
 from bendybus.domain.expiry import NEVER
 from bendybus.domain.filters import (
@@ -73,7 +74,7 @@ class FanOut:
 
     __slots__ = (
         *("_catchers", "_contents", "_new_id", "_partition_count", "_plans", "_filters", "_subscriptions"),
-        *("_weights", "work"),
+        *("_is_constant", "_weights", "work"),
     )
 
     def __init__(
@@ -93,6 +94,8 @@ class FanOut:
             False if subscription.catch_unmatched else _takes_everything(subscription)
             for subscription in subscriptions
         ]
+        self._is_constant = not self._catchers and None not in self._plans
+        """Whether no rule depends on the message."""
         self._filters = [_plain_filters(subscription) for subscription in subscriptions]
         self._contents = contents
         self._new_id = new_id
@@ -142,6 +145,22 @@ class FanOut:
         `evaluated`: earlier results of these rules. For other messages, the rules are evaluated now.
         """
         takings = [Enqueue([]) for _ in self._subscriptions]
+        if self._is_constant:
+            # No message is asked for: the same subscriptions take all of them.
+            each = zip(self._subscriptions, self._plans, takings, strict=True)
+            give_all(messages, [(taker, taking) for taker, everything, taking in each if everything])
+        else:
+            self._take_each(messages, latest, number, takings, evaluated)
+        return [taking if taking.messages else None for taking in takings]
+
+    def _take_each(
+        self,
+        messages: Sequence[Message],
+        latest: Instant,
+        number: PartitionNumber,
+        takings: Sequence[Enqueue],
+        evaluated: Evaluated | None,
+    ) -> None:
         for message in messages:
             if self._catchers and self._catch(message, latest, number, takings, evaluated):
                 continue
@@ -149,7 +168,7 @@ class FanOut:
             if answers is not None:
                 self._take_evaluated(message, answers, latest, takings, number)
                 continue
-            origin = _origin(message)
+            origin = origin_of(message)
             reading: Reading | FilterError | None = None
             for subscription, everything, filters, taking in zip(
                 self._subscriptions, self._plans, self._filters, takings, strict=True
@@ -162,10 +181,9 @@ class FanOut:
                         result = RuleResult(_outcome(subscription, reading))
                         self._give_result(subscription, message, origin, result, latest, taking, number)
                     elif wanted:
-                        _give(subscription, _copy(message, origin), taking)
+                        give(subscription, copy_for(message, origin), taking)
                 elif everything:
-                    _give(subscription, _copy(message, origin), taking)
-        return [taking if taking.messages else None for taking in takings]
+                    give(subscription, copy_for(message, origin), taking)
 
     def _catch(
         self,
@@ -190,11 +208,11 @@ class FanOut:
                 everything = _takes_some(self._subscriptions[index], self._filters[index], reading)
             if everything:
                 return False
-        origin = _origin(message)
+        origin = origin_of(message)
         for index in self._catchers:
             subscription = self._subscriptions[index]
             if _takes_everything(subscription):
-                _give(subscription, _copy(message, origin), takings[index])
+                give(subscription, copy_for(message, origin), takings[index])
                 continue
             reading = self._read(message) if reading is None else reading
             result = RuleResult(_outcome(subscription, reading))
@@ -216,14 +234,14 @@ class FanOut:
         number: PartitionNumber,
     ) -> None:
         """The same for one message, using the results of the subscriptions that read it."""
-        origin = _origin(message)
+        origin = origin_of(message)
         for index, everything in enumerate(self._plans):
             answer = answers.get(index, False) if everything is None else everything
             subscription, taking = self._subscriptions[index], takings[index]
             if isinstance(answer, RuleResult):
                 self._give_result(subscription, message, origin, answer, latest, taking, number)
             elif answer:
-                _give(subscription, _copy(message, origin), taking)
+                give(subscription, copy_for(message, origin), taking)
 
     def _give_result(
         self,
@@ -238,7 +256,7 @@ class FanOut:
         failures, payloads = result.outcome.failures, iter(result.payloads)
         for copy in result.outcome.copies:
             if copy.rule_name is None:
-                _give(subscription, _copy(message, origin), taking)
+                give(subscription, copy_for(message, origin), taking)
                 continue
             try:
                 changed = self._changed(message, copy.changes, latest, next(payloads, None))
@@ -249,12 +267,12 @@ class FanOut:
                 continue
             if home is None or home == number or subscription.forward_to is not None:
                 # A subscription that forwards does not need the outbox step: its forwarder routes by the key.
-                _give(subscription, changed, taking)
+                give(subscription, changed, taking)
             else:
                 _divert(subscription, changed, home, taking)
         if failures and subscription.dead_letter_on_filter_errors:
             for failure in failures:
-                _bury(_copy(message, origin), Cause(failure.reason, failure.description), taking)
+                bury(copy_for(message, origin), Cause(failure.reason, failure.description), taking)
 
     def _home(
         self, subscription: SubscriptionDescription, changed: Message, changes: Changes, message: Message
@@ -303,7 +321,7 @@ class FanOut:
             size=len(payload),
             expires_at=expires_at,
             session_id=session_id,
-            origin=_origin(message, keeps_body=False),
+            origin=origin_of(message, keeps_body=False),
         )
 
 
@@ -361,45 +379,12 @@ def _is_wanted(filters: tuple[Callable[[Reading], bool], ...], reading: Reading 
     return False
 
 
-def _origin(message: Message, *, keeps_body: bool = True) -> Origin:
-    """The origin of a copy: this topic, or the entity from which the message was forwarded to it."""
-    known = message.origin
-    if known is None:
-        return Origin(message.sequence_number)
-    number = known.sequence_number if known.hops else message.sequence_number
-    return Origin(number, hops=known.hops, body=known.body if keeps_body else 0)
-
-
-def _copy(message: Message, origin: Origin) -> Message:
-    return Message(
-        message.payload,
-        size=message.size,
-        expires_at=message.expires_at,
-        session_id=message.session_id,
-        origin=origin,
-    )
-
-
-def _give(subscription: SubscriptionDescription, copy: Message, taking: Enqueue) -> None:
-    if subscription.requires_session and copy.session_id is None:
-        _bury(copy, SESSION_ID_MISSING, taking)
-    else:
-        taking.messages.append(copy)
-
-
-def _bury(copy: Message, cause: Cause, taking: Enqueue) -> None:
-    copy.subqueue = SubQueue.DEAD_LETTER
-    mark(copy, cause)
-    taking.messages.append(copy)
-    taking.shelved = True
-
-
 def _divert(
     subscription: SubscriptionDescription, copy: Message, partition: PartitionNumber, taking: Enqueue
 ) -> None:
     """Post a copy to another partition of the same subscription."""
     if subscription.requires_session and copy.session_id is None:
-        _bury(copy, SESSION_ID_MISSING, taking)
+        bury(copy, SESSION_ID_MISSING, taking)
         return
     assert copy.origin is not None, "every copy comes from a topic"
     copy.subqueue = SubQueue.OUTBOX

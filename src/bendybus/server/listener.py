@@ -32,6 +32,7 @@ from bendybus.server.protocol_sniffing import (
     sniff,
 )
 from bendybus.server.sockets import bind, descriptor_limit, prepare_accepted
+from bendybus.server.tls_reading import DecryptedReading, ReadBuffer
 
 __all__ = ["Listener", "ListenerCounts", "ProtocolFactory"]
 
@@ -144,6 +145,7 @@ class Listener:
         self._plain_amqp = plain_amqp
         """Serves AMQP without TLS, if that differs from AMQP with TLS."""
         self._tls = tls
+        self._decrypted = ReadBuffer()
         self._handshake_timeout_s = handshake_timeout_s
         self._linger_s = linger_s
         # At least half, where a small limit leaves no room for the reserve.
@@ -379,7 +381,8 @@ class Listener:
         self._arrivals.pop(arrival.descriptor, None)
         self._open[arrival.descriptor] = arrival
         protocol = factory()
-        transport.set_protocol(protocol)
+        is_decrypted = sniffed is SniffedProtocol.AMQP and not _is_plain(transport)
+        transport.set_protocol(DecryptedReading(protocol, self._decrypted) if is_decrypted else protocol)
         protocol.connection_made(self._leaving_gently(transport))
         if not transport.is_closing():
             protocol.data_received(head)

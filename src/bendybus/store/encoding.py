@@ -22,6 +22,7 @@ from bendybus.store.protocol import PartitionChanges, PartitionKey
 
 __all__ = [
     "CommitRequest",
+    "Row",
     "allocate",
     "collector_paused",
     "decode_rows",
@@ -45,7 +46,7 @@ _SUBQUEUES: Final = tuple(SubQueue)
 _Run: TypeAlias = tuple[int, int, int, int, int | None, list[int]]
 """First id, partition, first sequence number, enqueued_at, expires_at, and each message's size."""
 
-_Row: TypeAlias = tuple[int, int, int, int, int | None, int, int, int | None, int | None, int | None]
+Row: TypeAlias = tuple[int, int, int, int, int | None, int, int, int | None, int | None, int | None]
 """Id, partition, sequence number, enqueued_at, expires_at, size, body, origin, hops, slice of session id."""
 
 _UpdatedRow: TypeAlias = tuple[int, int, int, int, int | None, str | None, int, int]
@@ -64,7 +65,7 @@ class CommitRequest:
     bodies: list[int | None] = field(default_factory=list)
     """For each id its slice of the bytes; None if it has no body."""
     runs: list[_Run] = field(default_factory=list)
-    rows: list[_Row] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
     """Messages that are not part of a run."""
     updated: list[_UpdatedRow] = field(default_factory=list)
     removed: list[int] = field(default_factory=list)

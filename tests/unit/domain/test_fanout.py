@@ -241,3 +241,35 @@ def test_what_a_subscription_dead_letters_counts_as_taken() -> None:
         )
         failed, caught = takers(fan_out, numbered(b"4"))
         assert (len(failed), len(caught)) == ((1, 0) if dead_letters else (0, 1))
+
+
+def test_copies_for_constant_rules_are_those_of_the_general_path() -> None:
+    """A subscription whose rule reads messages makes the fan-out take the general path for all."""
+    messages = numbered(b"1", b"2", b"3", expires_at=Instant(5000))
+    messages[1].session_id = SessionId("s")
+    messages[2].origin = Origin(SequenceNumber(70), hops=1, body=8)
+    constant = [
+        subscription("a", DEFAULT_RULE),
+        subscription("b", RuleDescription("never", FalseFilter())),
+        subscription("c", DEFAULT_RULE, requires_session=True),
+    ]
+    curious = subscription("d", RuleDescription("r", SqlFilter("n = 9")))
+
+    def said(taken: list[list[Message]]) -> list[list[object]]:
+        return [
+            [
+                (copy.payload, copy.size, copy.expires_at, copy.session_id, copy.origin, copy.subqueue)
+                for copy in each
+            ]
+            for each in taken
+        ]
+
+    at_once = take(messages, *constant)
+    assert said(at_once) == said(take(messages, *constant, curious))[:-1]
+    assert [len(each) for each in at_once] == [3, 0, 3]
+    assert [copy.subqueue for copy in at_once[2]] == [
+        SubQueue.DEAD_LETTER,
+        SubQueue.MAIN,
+        SubQueue.DEAD_LETTER,
+    ]
+    assert all(one.origin is other.origin for one, other in zip(at_once[0], at_once[2], strict=True))

@@ -12,26 +12,68 @@ from typing import TypeAlias
 
 from bendybus.domain.messages import Message, Origin
 from bendybus.names import SessionId
-from bendybus.store.encoding import CommitRequest, decode_rows, to_json
+from bendybus.store.encoding import CommitRequest, Row, decode_rows, to_json
 
 __all__ = ["CommitParameters", "decode_page", "encode_request"]
 
-CommitParameters: TypeAlias = tuple[int, bytes, str, str, str, str, str, str, str]
+CommitParameters: TypeAlias = tuple[int, bytes, str, str, str, str, str, str, str, str]
+
+_Copies: TypeAlias = tuple[int, int, int, int, int, int | None, int, int, int, int | None, list[int]]
+"""First id, step of ids, partition, first sequence number, enqueued_at, expires_at, first body, step of
+bodies, first origin, hops, and the size of each."""
 
 
 def encode_request(request: CommitRequest) -> CommitParameters:
     """One row of `commit_request`, without the number of the commit."""
+    copies, rows = _with_runs_of_copies(request.rows) if request.rows else ([], [])
     return (
         request.first,
         b"".join(request.pieces),
         to_json(request.bodies),
         to_json(request.runs),
-        to_json(request.rows),
+        to_json(copies),
+        to_json(rows),
         to_json(request.updated),
         to_json(request.removed),
         to_json(request.released),
         to_json(request.counters),
     )
+
+
+def _with_runs_of_copies(rows: list[Row]) -> tuple[list[_Copies], list[Row]]:
+    """The runs of a subscription's copies among these rows, and the other rows.
+
+    A subscription takes the messages of a send in order, so its copies differ in their sizes only: all their
+    other numbers grow evenly.
+    """
+    runs: list[_Copies] = []
+    others: list[Row] = []
+    run: _Copies | None = None
+    for row in rows:
+        row_id, partition, sequence, at, until, size, body, origin, hops, session = row
+        if origin is None or session is not None:
+            others.append(row)
+            run = None
+            continue
+        if run is not None:
+            count = len(run[10])
+            if (
+                sequence == run[3] + count
+                and origin == run[8] + count
+                and partition == run[2]
+                and at == run[4]
+                and until == run[5]
+                and hops == run[9]
+            ):
+                if count == 1:
+                    # The second one shows by how much ids and bodies grow.
+                    run = runs[-1] = (run[0], row_id - run[0], *run[2:7], body - run[6], *run[8:])
+                if row_id == run[0] + count * run[1] and body == run[6] + count * run[7]:
+                    run[10].append(size)
+                    continue
+        run = (row_id, 1, partition, sequence, at, until, body, 1, origin, hops, [size])
+        runs.append(run)
+    return runs, others
 
 
 def decode_page(page: str, sessions: dict[str, SessionId], origins: dict[int, Origin]) -> list[Message]:

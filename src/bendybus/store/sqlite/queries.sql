@@ -7,6 +7,8 @@
 --   bytes     all payloads and session ids, end to end
 --   bodies    JSON [slice of bytes, ...]                           one for each id; null where it has no body
 --   runs      JSON [[first id, partition, first sequence, enqueued_at, expires_at, [size, ...]], ...]
+--   copies    JSON [[first id, step, partition, first sequence, enqueued_at, expires_at, first body, step, first
+--                    origin, hops, [size, ...]], ...]              of a topic's messages
 --   rows      JSON [[id, partition, sequence, enqueued_at, expires_at, size, body, origin, hops,
 --                    slice of session id], ...]                    messages that fit into no run
 --   updated   JSON [[id, state, subqueue, delivery_count, expires_at, amendment, sequence, enqueued_at], ...]
@@ -16,8 +18,8 @@
 --   number    of the commit, in the file
 -- A slice is (first byte, from 1) << 31 | length.
 CREATE TEMP VIEW commit_request AS
-SELECT NULL AS first, NULL AS bytes, NULL AS bodies, NULL AS runs, NULL AS rows, NULL AS updated,
-       NULL AS removed, NULL AS released, NULL AS counters, NULL AS number;
+SELECT NULL AS first, NULL AS bytes, NULL AS bodies, NULL AS runs, NULL AS copies, NULL AS rows,
+       NULL AS updated, NULL AS removed, NULL AS released, NULL AS counters, NULL AS number;
 
 -- name: define_commit_steps
 -- What such a row does: stored, then updated, then removed; nothing at all if a newer claim exists.
@@ -39,6 +41,18 @@ CREATE TEMP TRIGGER apply_commit_request INSTEAD OF INSERT ON commit_request BEG
                    json_extract(value, '$[2]') AS sequence, json_extract(value, '$[3]') AS enqueued_at,
                    json_extract(value, '$[4]') AS expires_at, json_extract(value, '$[5]') AS sizes
               FROM json_each(NEW.runs) LIMIT -1) AS run,
+           json_each(run.sizes) AS slot;
+
+    INSERT INTO message (id, partition, sequence, enqueued_at, expires_at, size, body, origin, hops)
+    SELECT run.id + slot.key * run.step, run.partition, run.sequence + slot.key, run.enqueued_at,
+           run.expires_at, slot.value, run.body + slot.key * run.body_step, run.origin + slot.key, run.hops
+      FROM (SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS step,
+                   json_extract(value, '$[2]') AS partition, json_extract(value, '$[3]') AS sequence,
+                   json_extract(value, '$[4]') AS enqueued_at, json_extract(value, '$[5]') AS expires_at,
+                   json_extract(value, '$[6]') AS body, json_extract(value, '$[7]') AS body_step,
+                   json_extract(value, '$[8]') AS origin, json_extract(value, '$[9]') AS hops,
+                   json_extract(value, '$[10]') AS sizes
+              FROM json_each(NEW.copies) LIMIT -1) AS run,
            json_each(run.sizes) AS slot;
 
     INSERT INTO message (id, partition, sequence, enqueued_at, expires_at, size, body, origin, hops, session_id)
@@ -76,8 +90,9 @@ END;
 
 -- name: commit
 -- One step, one transaction: SQLite begins it, syncs it, or undoes it whole.
-INSERT INTO commit_request (first, bytes, bodies, runs, rows, updated, removed, released, counters, number)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO commit_request
+       (first, bytes, bodies, runs, copies, rows, updated, removed, released, counters, number)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: count_commit
 -- For transactions that do not consist of such rows.
