@@ -181,7 +181,7 @@ COVERS = {
     "testing/test_time_machine.py": "testing/clock",
     # Stores: one contract for all kinds.
     "store/test_contract.py": "store/encoding store/memory store/postgres/encoding store/queries "
-    "store/sqlite/connections "
+    "store/sqlite/connections store/sqlite/encoding "
     "store/sqlite/store",
     "store/test_catalog.py": "store/memory_catalog store/sqlite/catalog",
     "store/test_postgres.py": "store/postgres/address store/postgres/connections store/postgres/schema "
@@ -189,6 +189,7 @@ COVERS = {
     "store/test_images.py": "store/postgres/image store/sqlite/image",
     "store/test_sqlite_damage.py": "store/sqlite/files",
     "store/test_sqlite_lost_commits.py": "store/sqlite/witness",
+    "store/test_sqlite_removals.py": "store/sqlite/removals",
     # Spark.
     "spark/test_rows.py": "pyspark_servicebus/decoding pyspark_servicebus/encoding pyspark_servicebus/entity "
     "pyspark_servicebus/offsets pyspark_servicebus/planning pyspark_servicebus/schema",

@@ -16,11 +16,14 @@ from bendybus.store.encoding import CommitRequest, decode_rows, to_json
 
 __all__ = ["CommitParameters", "decode_page", "encode_request"]
 
-CommitParameters: TypeAlias = tuple[int, bytes, str, str, str, str, str, str, str]
+CommitParameters: TypeAlias = tuple[int, bytes, str, str, str, str, str, str | None, str, str]
 
 
-def encode_request(request: CommitRequest) -> CommitParameters:
-    """One row of `commit_request`, without the number of the commit."""
+def encode_request(request: CommitRequest, *, notes_removed: bool = False) -> CommitParameters:
+    """One row of `commit_request`, without the number of the commit.
+
+    `notes_removed`: the rows of removed messages are deleted later (removals.py).
+    """
     return (
         request.first,
         b"".join(request.pieces),
@@ -28,7 +31,8 @@ def encode_request(request: CommitRequest) -> CommitParameters:
         to_json(request.runs),
         to_json(request.rows),
         to_json(request.updated),
-        to_json(request.removed),
+        "[]" if notes_removed else to_json(request.removed),
+        to_json(request.removed) if notes_removed else None,
         to_json(request.released),
         to_json(request.counters),
     )
