@@ -184,7 +184,7 @@ COVERS = {
     "unit/domain/test_fanout.py": "domain/copies",
     # Stores: one contract for all kinds.
     "store/test_contract.py": "store/encoding store/memory store/postgres/encoding store/queries "
-    "store/sqlite/connections "
+    "store/sqlite/connections store/sqlite/encoding "
     "store/sqlite/store",
     "store/test_shared_bodies.py": "store/sqlite/encoding",
     "store/test_catalog.py": "store/memory_catalog store/sqlite/catalog",
@@ -193,6 +193,7 @@ COVERS = {
     "store/test_images.py": "store/postgres/image store/sqlite/image",
     "store/test_sqlite_damage.py": "store/sqlite/files",
     "store/test_sqlite_lost_commits.py": "store/sqlite/witness",
+    "store/test_sqlite_removals.py": "store/sqlite/removals",
     # Spark.
     "spark/test_rows.py": "pyspark_servicebus/decoding pyspark_servicebus/encoding pyspark_servicebus/entity "
     "pyspark_servicebus/offsets pyspark_servicebus/planning pyspark_servicebus/schema",

@@ -6,7 +6,7 @@ new payload that does not fit is dropped at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from bendybus.domain.messages import Message
@@ -27,9 +27,13 @@ class PayloadCache:
     def used_bytes(self) -> int:
         return self._used
 
-    def admit(self, messages: Iterable[Message]) -> None:
+    def admit(self, messages: Sequence[Message]) -> None:
         """The store has these messages now. Keep their payloads if there is room; otherwise drop them."""
         used, limit = self._used, self.limit_bytes
+        together = sum([message.size for message in messages])
+        if used + together <= limit:
+            self._used = used + together
+            return
         for message in messages:
             if used + message.size <= limit:
                 used += message.size

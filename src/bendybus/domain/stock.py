@@ -286,13 +286,12 @@ class Stock:
     # -- leaving ------------------------------------------------------------------
 
     def remove(self, messages: list[Message], changes: Changes) -> None:
-        own_bytes = 0
-        for message in messages:
-            if message.subqueue is _MAIN:
-                own_bytes += message.size
-            else:
-                self.shelves[message.subqueue].size_bytes -= message.size
-        self.shelves[_MAIN].size_bytes -= own_bytes
+        sizes = [message.size for message in messages if message.subqueue is _MAIN]
+        self.shelves[_MAIN].size_bytes -= sum(sizes)
+        if len(sizes) < len(messages):
+            for message in messages:
+                if message.subqueue is not _MAIN:
+                    self.shelves[message.subqueue].size_bytes -= message.size
         changes.removed += messages
 
     def dead_letter(self, messages: list[Message], cause: Cause, changes: Changes) -> None:

@@ -56,17 +56,17 @@ class Dispositions:
             if not event.deliveries:
                 return
         try:
-            by_host = self._by_partition(event.deliveries)
-            if isinstance(event.state, TransactionalState):
-                self._enlist(event, event.state, by_host)
-                return
             observer = self._connection.observer
+            by_host = self._by_partition(event.deliveries)
             if observer is None and type(event.state) is Accepted:
                 for host, deliveries in by_host:
                     self._joined.complete(self, event, host, deliveries, _tokens(deliveries))
                 self._go_on()
                 return
             self._joined.submit()
+            if isinstance(event.state, TransactionalState):
+                self._enlist(event, event.state, by_host)
+                return
             for host, deliveries in by_host:
                 command = command_for_outcome(_tokens(deliveries), event.state)
                 done: OnReply = partial(self.settled, event, deliveries)
@@ -158,6 +158,8 @@ class Dispositions:
         hosts = self._queue.hosts
         if len(hosts) == 1:
             return [(hosts[0], deliveries)]
+        if len(deliveries) == 1:
+            return [(hosts[int.from_bytes(deliveries[0].tag[:2], "big")], deliveries)]
         groups: dict[bytes, list[SentDelivery]] = {}
         for delivery in deliveries:
             number = delivery.tag[:2]

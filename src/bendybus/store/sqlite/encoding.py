@@ -16,15 +16,18 @@ from bendybus.store.encoding import CommitRequest, Row, decode_rows, to_json
 
 __all__ = ["CommitParameters", "decode_page", "encode_request"]
 
-CommitParameters: TypeAlias = tuple[int, bytes, str, str, str, str, str, str, str, str]
+CommitParameters: TypeAlias = tuple[int, bytes, str, str, str, str, str, str, str | None, str, str]
 
 _Copies: TypeAlias = tuple[int, int, int, int, int, int | None, int, int, int, int | None, list[int]]
 """First id, step of ids, partition, first sequence number, enqueued_at, expires_at, first body, step of
 bodies, first origin, hops, and the size of each."""
 
 
-def encode_request(request: CommitRequest) -> CommitParameters:
-    """One row of `commit_request`, without the number of the commit."""
+def encode_request(request: CommitRequest, *, notes_removed: bool = False) -> CommitParameters:
+    """One row of `commit_request`, without the number of the commit.
+
+    `notes_removed`: the rows of removed messages are deleted later (removals.py).
+    """
     copies, rows = _with_runs_of_copies(request.rows) if request.rows else ([], [])
     return (
         request.first,
@@ -34,7 +37,8 @@ def encode_request(request: CommitRequest) -> CommitParameters:
         to_json(copies),
         to_json(rows),
         to_json(request.updated),
-        to_json(request.removed),
+        "[]" if notes_removed else to_json(request.removed),
+        to_json(request.removed) if notes_removed else None,
         to_json(request.released),
         to_json(request.counters),
     )

@@ -13,13 +13,14 @@
 --                    slice of session id], ...]                    messages that fit into no run
 --   updated   JSON [[id, state, subqueue, delivery_count, expires_at, amendment, sequence, enqueued_at], ...]
 --   removed   JSON [id, ...]
+--   noted     JSON [id, ...], or null                              removed too; their rows are deleted later
 --   released  JSON [body, ...]                                     of removed messages that have an origin
 --   counters  JSON [[partition, next_sequence, epoch], ...]
 --   number    of the commit, in the file
 -- A slice is (first byte, from 1) << 31 | length.
 CREATE TEMP VIEW commit_request AS
 SELECT NULL AS first, NULL AS bytes, NULL AS bodies, NULL AS runs, NULL AS copies, NULL AS rows,
-       NULL AS updated, NULL AS removed, NULL AS released, NULL AS counters, NULL AS number;
+       NULL AS updated, NULL AS removed, NULL AS noted, NULL AS released, NULL AS counters, NULL AS number;
 
 -- name: define_commit_steps
 -- What such a row does: stored, then updated, then removed; nothing at all if a newer claim exists.
@@ -76,6 +77,7 @@ CREATE TEMP TRIGGER apply_commit_request INSTEAD OF INSERT ON commit_request BEG
 
     DELETE FROM message WHERE id IN (SELECT value FROM json_each(NEW.removed));
     DELETE FROM body WHERE id IN (SELECT value FROM json_each(NEW.removed));
+    INSERT INTO removal (ids) SELECT NEW.noted WHERE NEW.noted IS NOT NULL;
     -- A body that copies share goes with the last of them.
     DELETE FROM body
      WHERE id IN (SELECT value FROM json_each(NEW.released))
@@ -91,8 +93,24 @@ END;
 -- name: commit
 -- One step, one transaction: SQLite begins it, syncs it, or undoes it whole.
 INSERT INTO commit_request
-       (first, bytes, bodies, runs, copies, rows, updated, removed, released, counters, number)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+       (first, bytes, bodies, runs, copies, rows, updated, removed, noted, released, counters, number)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: removals
+-- The messages that are removed, and that may still have rows (removals.py).
+SELECT id, ids FROM removal ORDER BY id;
+
+-- name: delete_removed
+-- Delete rows of such messages.
+DELETE FROM message WHERE id IN (SELECT value FROM json_each(?));
+
+-- name: delete_removed_bodies
+-- Delete their payloads.
+DELETE FROM body WHERE id IN (SELECT value FROM json_each(?));
+
+-- name: forget_removals
+-- They have no rows any more.
+DELETE FROM removal WHERE id <= ?;
 
 -- name: count_commit
 -- For transactions that do not consist of such rows.
@@ -162,7 +180,8 @@ INSERT OR REPLACE INTO owner (single, namespace) VALUES (1, ?);
 
 -- name: last_id
 -- The highest id in use. The counter continues from there.
-SELECT max(coalesce((SELECT max(id) FROM message), 0), coalesce((SELECT max(id) FROM body), 0));
+SELECT max(coalesce((SELECT max(id) FROM message), 0), coalesce((SELECT max(id) FROM body), 0),
+           coalesce((SELECT max(value) FROM removal, json_each(removal.ids)), 0));
 
 -- name: partitions
 -- The partitions in this store, without those that have been dropped.

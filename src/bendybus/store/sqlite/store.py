@@ -27,7 +27,14 @@ from bendybus.names import (
     SequenceNumber,
     SessionId,
 )
-from bendybus.store.encoding import allocate, collector_paused, has_more_than_messages, requests_of, to_json
+from bendybus.store.encoding import (
+    CommitRequest,
+    allocate,
+    collector_paused,
+    has_more_than_messages,
+    requests_of,
+    to_json,
+)
 from bendybus.store.protocol import (
     PartitionChanges,
     PartitionKey,
@@ -37,7 +44,7 @@ from bendybus.store.protocol import (
 )
 from bendybus.store.queries import load_queries, load_script
 from bendybus.store.sqlite.connections import Connections
-from bendybus.store.sqlite.encoding import decode_page, encode_request
+from bendybus.store.sqlite.encoding import CommitParameters, decode_page, encode_request
 from bendybus.store.sqlite.files import (
     FileKind,
     give_back,
@@ -48,6 +55,7 @@ from bendybus.store.sqlite.files import (
     version_of,
 )
 from bendybus.store.sqlite.image import SqliteImage
+from bendybus.store.sqlite.removals import Removals, are_far_apart
 
 __all__ = ["MESSAGING_STORE", "SqliteStore", "hand_over"]
 
@@ -55,9 +63,11 @@ QUERIES: Final = load_queries(__package__, "queries.sql")
 MESSAGING_STORE: Final = FileKind(
     what="messaging store",
     application_id=0x42424D53,  # "BBMS"
-    migrations=tuple(load_script(__package__, f"schema{n}.sql") for n in ("", "_2", "_3", "_4", "_5", "_6")),
+    migrations=tuple(
+        load_script(__package__, f"schema{n}.sql") for n in ("", "_2", "_3", "_4", "_5", "_6", "_7")
+    ),
     tables=frozenset(
-        {"partition", "message", "body", "identity", "session", "transfer", "owner", "progress"}
+        {"partition", "message", "body", "identity", "session", "transfer", "owner", "progress", "removal"}
     ),
     last_commit=QUERIES["last_commit"],
 )
@@ -87,6 +97,7 @@ class SqliteStore:
         self._next_id = 1
         self._keys: set[PartitionKey] = set()
         self._dropped: list[PartitionKey] = []
+        self._removals = Removals(QUERIES)
 
     @property
     def name(self) -> str:
@@ -126,6 +137,7 @@ class SqliteStore:
                 self._keys = {PartitionKey(key) for key, _, _ in writer.execute(QUERIES["partitions"])}
                 dropped = writer.execute(QUERIES["dropped_partitions"])
                 self._dropped = [PartitionKey(key) for (key,) in dropped]
+                self._removals.open(writer)
                 self._connections.open(writer, MESSAGING_STORE.last_commit_of(writer))
             self._has_partitions = True
         except BaseException:
@@ -190,6 +202,9 @@ class SqliteStore:
         if self._dropped:
             self._sweep()
             return True
+        if self._removals:
+            self._delete_removed()
+            return True
         with self._connections.writing() as writer:
             self._connections.witness.check()
             return give_back(writer)
@@ -210,6 +225,12 @@ class SqliteStore:
         if emptied:
             self._dropped.pop()
 
+    def _delete_removed(self) -> None:
+        """Delete some rows of messages that were removed before."""
+        with self._connections.changing() as writer:
+            self._removals.delete_some(writer)
+        self._removals.deleted()
+
     # -- messages -------------------------------------------------------------
 
     def commit(self, changes: Sequence[PartitionChanges]) -> None:
@@ -218,8 +239,10 @@ class SqliteStore:
         if self._dropped:
             # A writer that is never idle still has to sweep.
             self._sweep()
-        first = self._next_id
-        requests = map(encode_request, requests_of(changes, first))
+        if self._removals.due:
+            self._delete_removed()
+        noted: list[int] = []
+        requests = (_encoded(each, noted) for each in requests_of(changes, self._next_id))
         request = next(requests)
         others = [change for change in changes if has_more_than_messages(change)]
         with self._ownership_checked(), self._connections.writing() as writer:
@@ -235,6 +258,9 @@ class SqliteStore:
                         _commit_others(writer, change)
             witness.committed()
         self._set_row_ids(changes)
+        if noted:
+            size_bytes = sum(message.size for change in changes for message in change.removed)
+            self._removals.note(noted, size_bytes)
 
     @contextmanager
     def _ownership_checked(self) -> Iterator[None]:
@@ -256,10 +282,13 @@ class SqliteStore:
     def load(self, key: PartitionKey) -> Snapshot:
         with self._connections.reading() as reader:
             counter = reader.execute(QUERIES["next_sequence"], (key,)).fetchone()
+            removed = self._removals.noted_in(reader)
         if counter is None:
             raise StoreError(f"{self._path} holds no partition with the key {key}")
         with collector_paused():
             messages = [message for page in self._pages(key) for message in page]
+            if removed:
+                messages = [message for message in messages if message.row_id not in removed]
             identities = list(self._identities(key))
         messages.sort(key=attrgetter("sequence_number"))
         with self._connections.reading() as reader:
@@ -299,6 +328,8 @@ class SqliteStore:
             last = messages[-1].row_id
 
     def read(self, row_ids: Sequence[int]) -> list[bytes | None]:
+        if self._removals:
+            row_ids = [0 if row_id in self._removals else row_id for row_id in row_ids]
         payloads = self._read(list(row_ids))
         return [payloads.get(row_id) for row_id in row_ids]
 
@@ -329,6 +360,15 @@ def hand_over(path: Path, namespace: str) -> None:
     """Assign a file that is not in use to another namespace."""
     with reported(path), closing(open_file(path, MESSAGING_STORE)) as writer:
         writer.execute(QUERIES["hand_over"], (namespace,))
+
+
+def _encoded(request: CommitRequest, noted: list[int]) -> CommitParameters:
+    """Adds those removed messages to `noted` whose rows the request does not delete."""
+    # Whether a shared body can go depends on the rows of the messages that share it.
+    if request.released or not are_far_apart(request.removed):
+        return encode_request(request)
+    noted += request.removed
+    return encode_request(request, notes_removed=True)
 
 
 def _commit_others(writer: sqlite3.Connection, change: PartitionChanges) -> None:
