@@ -20,7 +20,7 @@
     ├ Unavailable               503, try again
     │   ├ ServerBusy            too much at once       -> .NET holds back all that it sends for ten seconds
     │   ├ StoreUnavailable      └ PartitionMoved       -> one partition: SDKs retry this operation alone
-    │   ├ OperationTimeout      408
+    │   ├ OperationTimeout 408  ├ DatabaseSuperseded   a StoreUnavailable: an old primary is not used
     │   ├ MessagesInTransit     an entity with messages for others is not deleted until they have left
     │   ├ MemoryLimitReached    of those who hold most -> the connection is closed; SDKs make a new one
     │   └ ConnectionLost        our clients': the connection or link went
@@ -46,6 +46,7 @@ __all__ = [
     "ConnectionLost",
     "ConsumerLeaseHeld",
     "DataFolderInUse",
+    "DatabaseSuperseded",
     "EntityDisabled",
     "EntityExists",
     "EntityNotFound",
@@ -395,6 +396,10 @@ class StoreUnavailable(Unavailable):
     """
 
     condition = "com.microsoft:timeout"
+
+
+class DatabaseSuperseded(StoreUnavailable):
+    """The PostgreSQL server is an old primary: its standby was promoted and has been used since."""
 
 
 class PartitionMoved(Unavailable):

@@ -186,6 +186,7 @@ COVERS = {
     "store/test_catalog.py": "store/memory_catalog store/sqlite/catalog",
     "store/test_postgres.py": "store/postgres/address store/postgres/connections store/postgres/schema "
     "store/postgres/store",
+    "store/test_postgres_failover.py": "store/postgres/timelines",
     "store/test_images.py": "store/postgres/image store/sqlite/image",
     "store/test_sqlite_damage.py": "store/sqlite/files",
     "store/test_sqlite_lost_commits.py": "store/sqlite/witness",
