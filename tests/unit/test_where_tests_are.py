@@ -84,8 +84,7 @@ COVERS = {
     "broker/partition_reads broker/payload_cache",
     # Between brokers.
     "unit/cluster/test_frames.py": "cluster/items",
-    "unit/cluster/test_remote.py": "broker/partition_port cluster/lending cluster/peers cluster/serving "
-    "cluster/supply",
+    "unit/cluster/test_remote.py": "broker/partition_port cluster/lending cluster/serving cluster/supply",
     "unit/cluster/test_following.py": "broker/elsewhere cluster/cluster",
     "unit/cluster/test_handing_over.py": "broker/partition_succession cluster/passing_on",
     "unit/cluster/test_ownership.py": "cluster/exchange cluster/reaching",
