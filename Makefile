@@ -70,7 +70,7 @@ interop: $(VENV)/.installed-interop  ## The Azure SDKs: Python's (as in `make te
 browser: $(VENV)/.installed-browser .cache/axe-core  ## The portal in headless Chromium: every page, light and dark; with SHOTS=1 the guide's screenshots
 	BENDYBUS_BROWSER=1 BENDYBUS_SHOTS=$(SHOTS) $(BIN)/pytest -n 2 --timeout 300 tests/browser $(ARGS)
 
-faults: $(VENV)/.installed-dev  ## 2,000 simulations with fresh seeds, 1,000 of them of several brokers; five minutes of real faults; kill -9 under load; a store away; brokers of a cluster; floods; backups; count every message
+faults: $(VENV)/.installed-dev  ## 2,000 simulations with fresh seeds, 1,000 of them of several brokers; five minutes of real faults; kill -9 under load; a store away; the brokers, databases and network of a cluster; floods; backups; count every message
 	PYTHONPATH=tests $(BIN)/python -m faults.simulation --seeds 1000
 	PYTHONPATH=tests $(BIN)/python -m faults.simulation --brokers 2 --seeds 300
 	PYTHONPATH=tests $(BIN)/python -m faults.simulation --brokers 3 --seeds 400
@@ -78,7 +78,7 @@ faults: $(VENV)/.installed-dev  ## 2,000 simulations with fresh seeds, 1,000 of 
 	$(BIN)/python tests/faults/fault_check.py --seconds 300 --faults 20
 	$(BIN)/python tests/faults/crash_check.py --kills 50
 	$(BIN)/python tests/faults/outage_check.py
-	$(BIN)/python tests/faults/brokers_check.py --seconds 300
+	$(BIN)/python tests/faults/brokers_check.py --seconds 300 --faults 20
 	$(BIN)/python tests/faults/flood_check.py
 	$(BIN)/python tests/faults/backup_check.py --rounds 20
 	$(BIN)/python tests/faults/spark_check.py --kills 20

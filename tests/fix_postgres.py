@@ -19,6 +19,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from functools import cache
 from itertools import count
@@ -105,9 +106,16 @@ class Postgres:
         self._append("postgresql.conf", *self._place(), "synchronous_standby_names = ''")
 
     def replicate(self, synchronously: bool) -> None:
-        """Whether commits wait for a standby."""
+        """Whether commits wait for a standby. They do when this returns."""
         self._append("postgresql.conf", f"synchronous_standby_names = '{'*' if synchronously else ''}'")
         self._run("pg_ctl", "-D", self.data, "reload")
+        if synchronously:
+            with self.connect("postgres") as connection:
+                query = "SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'"
+                while connection.execute(query).fetchone() is None:
+                    time.sleep(0.02)
+                # The checkpointer tells all sessions of the new setting, before it does anything else.
+                connection.execute("CHECKPOINT")
 
     def promote(self) -> None:
         self._run("pg_ctl", "-D", self.data, "-w", "-t", START_TIMEOUT_S, "promote")

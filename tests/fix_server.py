@@ -34,9 +34,9 @@ __all__ = ["Kind", "NewQueue", "Properties", "ServerProcess", "Shape", "StartSer
 Properties: TypeAlias = Mapping[str, object]
 """Of a queue or a rule, named as in Config.json."""
 
-# It takes half a second on an idle machine; one that is loaded, and several brokers, may need much longer.
-START_TIMEOUT_S: Final = 120 if several_brokers() else 30
-STOP_TIMEOUT_S: Final = 60 if several_brokers() else 20
+# It takes half a second on an idle machine; one that is loaded may need much longer.
+START_TIMEOUT_S: Final = 120
+STOP_TIMEOUT_S: Final = 60
 
 # What an operator would have to look into.
 TROUBLE: Final = re.compile(r"Traceback \(most recent| ERROR | CRITICAL |Warning: |Exception ignored")

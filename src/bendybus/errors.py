@@ -20,6 +20,7 @@
     ├ Unavailable               503, try again
     │   ├ ServerBusy            too much at once       -> .NET holds back all that it sends for ten seconds
     │   ├ StoreUnavailable      ├ PartitionMoved       -> one partition: SDKs retry this operation alone
+    │   │                       └ DatabaseSuperseded   an old primary is not used
     │   ├ DetachForced          a fault control asked for it -> the link is closed
     │   ├ OperationTimeout      408
     │   ├ MessagesInTransit     an entity with messages for others is not deleted until they have left
@@ -49,7 +50,7 @@ __all__ += ["SessionLockLost", "SessionCannotBeLocked", "ConsumerLeaseHeld", "Su
 __all__ += ["NotSupported", "TransactionUnknown", "TransactionRolledBack", "TransactionTimedOut"]
 __all__ += ["FilterError"]
 __all__ += ["Unavailable", "ServerBusy", "DetachForced", "MemoryLimitReached", "StoreUnavailable"]
-__all__ += ["PartitionMoved", "OperationTimeout", "MessagesInTransit", "ConnectionLost"]
+__all__ += ["PartitionMoved", "DatabaseSuperseded", "OperationTimeout", "MessagesInTransit", "ConnectionLost"]
 __all__ += ["SetupError", "ConfigError", "DataFolderInUse", "StoreError", "StoreCorrupted", "SchemaTooNew"]
 __all__ += ["FILTER_EXCEPTION", "HELP_LINK", "RULE_ACTION_EXCEPTION"]
 
@@ -354,6 +355,10 @@ class StoreUnavailable(Unavailable):
     """
 
     condition = "com.microsoft:timeout"
+
+
+class DatabaseSuperseded(StoreUnavailable):
+    """The PostgreSQL server is an old primary: its standby was promoted and has been used since."""
 
 
 class PartitionMoved(Unavailable):

@@ -1,6 +1,6 @@
 """A cluster of three brokers on PostgreSQL under load, while brokers, databases and the network fail.
 
-    python tests/faults/brokers_check.py [--seconds 120] [--seed N]
+    python tests/faults/brokers_check.py [--seconds 120] [--faults 20] [--seed N]
 
 Senders number the messages of their sessions and repeat a send until it is acknowledged; duplicate detection
 drops what was stored before. Receivers take sessions at any broker and complete what they get. Meanwhile
@@ -39,7 +39,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
 
 from fix_machines import LOOPBACK, Network, NoNetwork, network
-from fix_postgres import Pair, Postgres
+from fix_postgres import Pair, Postgres, programs
 from fix_postgres import cluster as postgres_server
 from fix_postgres import pair as postgres_pair
 from interop.test_cluster import Broker, Cluster, until
@@ -278,7 +278,10 @@ def both_ways(one: str, other: str) -> list[tuple[str, str]]:
     return [(one, other), (other, one)]
 
 
-def run(seconds: float, seed: int) -> bool:
+def run(seconds: float, faults: int, seed: int) -> bool:
+    if programs() is None:
+        say("SKIPPED: there is no PostgreSQL here: neither PyPI's pgserver nor Debian's postgresql")
+        return True
     with contextlib.ExitStack() as exits:
         try:
             net = exits.enter_context(network(*NAMES, *DATABASES, CLIENTS))
@@ -293,10 +296,11 @@ def run(seconds: float, seed: int) -> bool:
         folder = exits.enter_context(tempfile.TemporaryDirectory())
         cluster = Cluster(Path(folder), servers, other, machines=machines)
         exits.callback(cluster.close)
-        return check(cluster, Faults(cluster, servers, other, net, seed), seconds, seed)
+        return check(cluster, Faults(cluster, servers, other, net, seed), seconds, faults, seed)
 
 
-def check(cluster: Cluster, faults: Faults, seconds: float, seed: int) -> bool:
+def check(cluster: Cluster, faults: Faults, seconds: float, faults_min: int, seed: int) -> bool:
+    """Lasts for at least so many seconds and faults."""
     chance = random.Random(seed)
     cluster.start(*NAMES)
     until(lambda: len(set(cluster.owners())) == len(NAMES))
@@ -312,7 +316,7 @@ def check(cluster: Cluster, faults: Faults, seconds: float, seed: int) -> bool:
     load = Load(cluster, seed)
     load.start()
     ends = time.monotonic() + seconds
-    while time.monotonic() < ends:
+    while time.monotonic() < ends or faults.count < faults_min:
         time.sleep(chance.uniform(1, 4))
         say(f"{faults.next()}; acknowledged {sum(load.acknowledged)}")
     lost = load.finish()
@@ -337,6 +341,7 @@ if __name__ == "__main__":
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seconds", type=float, default=120.0)
+    parser.add_argument("--faults", type=int, default=0, help="at least so many")
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
-    sys.exit(0 if run(given.seconds, given.seed) else 1)
+    sys.exit(0 if run(given.seconds, given.faults, given.seed) else 1)

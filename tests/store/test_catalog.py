@@ -14,7 +14,7 @@ from bendybus.store.catalog import Catalog, EntityRecord
 from bendybus.store.memory_catalog import MemoryCatalog
 from bendybus.store.postgres.address import parse_address
 from bendybus.store.postgres.catalog import CATALOG_SCHEMA, PostgresCatalog
-from bendybus.store.roster import ClusterSecrets
+from bendybus.store.roster import ClusterCertificate, ClusterSecrets
 from bendybus.store.sqlite.catalog import SqliteCatalog
 from fix_postgres import Postgres
 
@@ -33,7 +33,7 @@ ORDERS = EntityRecord(
 def postgres_catalog(postgres: Postgres) -> Catalog:
     """Of a broker that leads from the start: its term is that of a new catalog."""
     address = parse_address(postgres.url(postgres.new_database()), CATALOG_SCHEMA)
-    catalog = PostgresCatalog(address, lambda: ClusterSecrets("c", b"", "", "", ("", "")))
+    catalog = PostgresCatalog(address, lambda: ClusterSecrets("c", b"", ClusterCertificate("", ""), ("", "")))
     catalog.term = 0
     return catalog
 

@@ -14,11 +14,11 @@ from bendybus.store.postgres.address import parse_address
 from bendybus.store.postgres.catalog import CATALOG_SCHEMA, PostgresCatalog
 from bendybus.store.postgres.roster import PostgresRoster
 from bendybus.store.postgres.store import PostgresStore
-from bendybus.store.roster import BrokerRow, ClusterSecrets, Lead
+from bendybus.store.roster import BrokerRow, ClusterCertificate, ClusterSecrets, Lead
 from fix_postgres import Postgres
 
 ORDERS = EntityRecord(EntityPath("Orders"), "queue", {}, 1, ("s",), Instant(1), Instant(1), "g")
-SECRETS = ClusterSecrets("c", b"\x00secret", "certificate", "key", ("first", "second"))
+SECRETS = ClusterSecrets("c", b"\x00secret", ClusterCertificate("certificate", "key"), ("first", "second"))
 
 
 def broker(name: str, instance: str, **properties: object) -> BrokerRow:
@@ -57,7 +57,7 @@ def test_all_brokers_have_the_secrets_that_the_first_one_made(
     open_catalog: Callable[..., PostgresCatalog],
 ) -> None:
     open_catalog()
-    other = ClusterSecrets("other", b"", "", "", ("", ""))
+    other = ClusterSecrets("other", b"", ClusterCertificate("", ""), ("", ""))
     assert open_catalog(other).secrets == SECRETS
     assert "secret" not in repr(SECRETS) and "first" not in repr(SECRETS)
 
@@ -170,3 +170,29 @@ def test_a_newer_catalog_is_refused(
         connection.execute(f"UPDATE {CATALOG_SCHEMA}.about SET version = 77")
     with pytest.raises(SchemaTooNew, match="version 77"):
         open_catalog()
+
+
+@pytest.mark.row("N-09")
+def test_the_broker_that_leads_adds_certificates_and_all_read_them(
+    open_catalog: Callable[..., PostgresCatalog], roster: PostgresRoster
+) -> None:
+    catalog, other = open_catalog(), open_catalog()
+    assert other.certificates == [SECRETS.certificate]
+    made = [ClusterCertificate(f"certificate-{number}", f"key-{number}", number + 0.5) for number in range(4)]
+    with pytest.raises(StoreUnavailable, match="leads"):
+        catalog.add_certificate(made[0])
+    catalog.term = roster.lead("a", "a-1", after=0)
+    for count, each in enumerate(made, 1):
+        catalog.add_certificate(each)
+        # The revision tells the others to read.
+        assert other.read()[0] == count
+        assert other.certificates == catalog.certificates == [SECRETS.certificate, *made[:count][-3:]]
+
+
+def test_a_catalog_from_before_there_were_several_certificates_is_used(
+    url: str, open_catalog: Callable[..., PostgresCatalog]
+) -> None:
+    open_catalog()
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f"DROP TABLE {CATALOG_SCHEMA}.certificate")
+    assert open_catalog().certificates == [SECRETS.certificate]

@@ -84,8 +84,7 @@ COVERS = {
     "broker/partition_reads broker/payload_cache",
     # Between brokers.
     "unit/cluster/test_frames.py": "cluster/items",
-    "unit/cluster/test_remote.py": "broker/partition_port cluster/lending cluster/peers cluster/serving "
-    "cluster/supply",
+    "unit/cluster/test_remote.py": "broker/partition_port cluster/lending cluster/serving cluster/supply",
     "unit/cluster/test_following.py": "broker/elsewhere cluster/cluster",
     "unit/cluster/test_handing_over.py": "broker/partition_succession cluster/passing_on",
     "unit/cluster/test_ownership.py": "cluster/exchange cluster/reaching",
@@ -190,6 +189,7 @@ COVERS = {
     "store/test_catalog.py": "store/memory_catalog store/sqlite/catalog",
     "store/test_postgres.py": "store/postgres/address store/postgres/connections store/postgres/schema "
     "store/postgres/store",
+    "store/test_postgres_failover.py": "store/postgres/timelines",
     "store/test_images.py": "store/postgres/image store/sqlite/image",
     "store/test_sqlite_damage.py": "store/sqlite/files",
     "store/test_sqlite_lost_commits.py": "store/sqlite/witness",

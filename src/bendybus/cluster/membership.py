@@ -8,6 +8,7 @@ dead does no harm: the stores and the catalog refuse its writes once another bro
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Final
 
 from bendybus.cluster.assignment import assign
@@ -29,6 +30,7 @@ __all__ = [
     "refuse_missing_stores",
     "refuse_other_stores",
     "wanted_owners",
+    "without_outage",
 ]
 
 BEAT_S: Final = 0.5
@@ -48,6 +50,15 @@ GONE: Final = "gone"
 
 def is_alive(broker: BrokerRow) -> bool:
     return broker.state != GONE and broker.silent_s < DEAD_AFTER_S
+
+
+def without_outage(view: RosterView, outage_s: float) -> RosterView:
+    """The view without the time in which this broker wrote no heartbeat. Perhaps nobody could, because the
+    catalog was away: then the silence of the others says nothing."""
+    if not outage_s:
+        return view
+    brokers = [replace(each, silent_s=max(0.0, each.silent_s - outage_s)) for each in view.brokers]
+    return replace(view, brokers=brokers)
 
 
 def living(view: RosterView) -> dict[str, BrokerRow]:

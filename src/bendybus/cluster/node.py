@@ -32,6 +32,7 @@ from bendybus.cluster.membership import (
     refuse_missing_stores,
     refuse_other_stores,
     wanted_owners,
+    without_outage,
 )
 from bendybus.cluster.ownership import Ownership
 from bendybus.errors import BrokerError, ConfigError, InvalidOperation, StoreError, StoreUnavailable
@@ -72,6 +73,9 @@ class Node:
         """What was read last."""
         self._news = asyncio.Event()
         self._was_silent = False
+        self._outage_s = 0.0
+        """For how long this broker wrote no heartbeat, until the others have had time to write theirs."""
+        self._since_outage_s = 0.0
         self._unreached: list[str] = []
         """What the others were told."""
         self._revision = -1
@@ -201,9 +205,15 @@ class Node:
     async def _beat(self) -> RosterView:
         row = self._row
         view = await self._ask(lambda: self._roster.beat(row.name, row.instance, row.state))
-        if view.own_silence_s is not None and view.own_silence_s >= DEAD_AFTER_S:
+        silence_s = view.own_silence_s
+        if silence_s is not None and silence_s >= DEAD_AFTER_S:
             self._was_silent = True
-        return view
+            self._outage_s, self._since_outage_s = silence_s, 0.0
+        elif self._outage_s:
+            self._since_outage_s += silence_s or 0.0
+            if self._since_outage_s >= DEAD_AFTER_S:
+                self._outage_s = 0.0
+        return without_outage(view, self._outage_s)
 
     async def _keep_beating(self) -> None:
         while True:

@@ -204,7 +204,8 @@ class Peer:
 
     def _give_up(self) -> None:
         self._grace = None
-        logger.warning("partitions are unavailable: %s", self.absence)
+        if any(known.partitions for known in self._known.values()):
+            logger.warning("partitions are unavailable: %s", self.absence)
         self._set_all(Availability.UNAVAILABLE)
         for known in list(self._known.values()):
             if known.supplier is not None:

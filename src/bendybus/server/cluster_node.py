@@ -3,7 +3,7 @@
 The brokers have a catalog in common, in the database that the URL names, and the messaging stores that all
 of them are given by `--store`. They talk over TCP, encrypted. The first broker of a cluster makes a
 certificate and a secret, and keeps both in the catalog's database: whoever can read that database is a
-member.
+member. How the certificate is renewed: cluster_trust.py.
 """
 
 from __future__ import annotations
@@ -14,12 +14,9 @@ import os
 import re
 import secrets
 import signal
-import ssl
-import tempfile
 import uuid
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from datetime import timedelta
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -38,14 +35,14 @@ from bendybus.cluster.ownership import Ownership
 from bendybus.cluster.serving import Service
 from bendybus.errors import ConfigError, StoreUnavailable
 from bendybus.server.cluster_part import ClusterPart
+from bendybus.server.cluster_trust import LIFETIMES, TLS_NAME, CertificateCatalog, Trust, new_certificate
 from bendybus.server.emulator_config import load_config
 from bendybus.server.settings import Settings
 from bendybus.server.stores import kind_of, messaging_stores, namespace_id, postgres_driver, shown_url
-from bendybus.server.tls import make_certificate
 from bendybus.store.catalog import Catalog
 from bendybus.store.folder import DataFolder, make_key
 from bendybus.store.protocol import SharedStore
-from bendybus.store.roster import BrokerRow, ClusterSecrets
+from bendybus.store.roster import BrokerRow, ClusterCertificate, ClusterSecrets
 
 if TYPE_CHECKING:
     from bendybus.store.postgres.address import StoreAddress
@@ -54,9 +51,6 @@ __all__ = ["ClusterNode", "refuse_unsupported"]
 
 logger = logging.getLogger(__name__)
 
-# Nobody replaces it yet, so it must not end.
-CERTIFICATE_VALIDITY: Final = timedelta(days=20 * 365)
-TLS_NAME: Final = "bendybus"
 DRAIN_CALL: Final = "drain"
 HANDSHAKE_TIMEOUT_S: Final = 5.0
 _ANYWHERE: Final = ("", "0.0.0.0", "::", "*")
@@ -71,9 +65,12 @@ class ClusterNode(ClusterPart):
         refuse_unsupported(settings)
         self._settings = settings
         self._name = settings.broker_name
-        self._address = _catalog_address(settings.cluster)
-        self._stores = [store.name for store in messaging_stores(settings, DataFolder(settings.data))]
+        folder = DataFolder(settings.data)
+        self._address = _catalog_address(settings.cluster, folder.timelines_path)
+        self._stores = [store.name for store in messaging_stores(settings, folder)]
         self._node: Node
+        self._trust: Trust
+        self._certificates: CertificateCatalog
         # It is known who we are when the catalog has been opened.
         super().__init__(Cluster(Identity("", self._name, b""), {}, (), ""))
 
@@ -96,12 +93,14 @@ class ClusterNode(ClusterPart):
         self.cluster = cluster = Cluster(me, dict.fromkeys(self._stores), (), "", owners_change=True)
         cluster.namespace = catalog.namespace
         exits.push_async_callback(cluster.stop)
-        server_tls, client_tls = _tls_contexts(shared, self._settings.data)
+        self._trust = trust = Trust(self._settings.data)
+        trust.use(catalog.certificates)
+        self._certificates = catalog
         host, port = _parse_address(self._settings.cluster_address)
         loop = asyncio.get_running_loop()
         try:
             server = await loop.create_server(
-                cluster.peers.accept, host, port, ssl=server_tls, ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S
+                cluster.peers.accept, host, port, ssl=trust.server, ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S
             )
         except OSError as error:
             raise ConfigError(f"--cluster-address {self._settings.cluster_address}: {error}") from error
@@ -118,9 +117,10 @@ class ClusterNode(ClusterPart):
             if address is None:
                 raise ConnectionRefusedError(f"the broker {name} is gone")
             there, at = _parse_address(address)
-            # The certificate names this, whatever machine it is shown by.
             async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
-                return await loop.create_connection(made, there, at, ssl=client_tls, server_hostname=TLS_NAME)
+                return await loop.create_connection(
+                    made, there, at, ssl=trust.client, server_hostname=TLS_NAME
+                )
 
         cluster.peers.call_all(connect)
         await node.join()
@@ -190,6 +190,8 @@ class ClusterNode(ClusterPart):
         cluster.peers.serve(service)
         await node.serve(following, ownership)
         node.run()
+        keeping = asyncio.get_running_loop().create_task(self._trust.keep(self._certificates))
+        exits.callback(keeping.cancel)
         # Before the broker is stopped.
         exits.push_async_callback(node.stop)
 
@@ -200,38 +202,18 @@ def _end() -> None:
 
 
 def _make_secrets() -> ClusterSecrets:
-    certificate, key = make_certificate([TLS_NAME], CERTIFICATE_VALIDITY)
-    keys = (make_key(), make_key())
-    return ClusterSecrets(uuid.uuid4().hex, secrets.token_bytes(32), certificate.decode(), key.decode(), keys)
+    first = ClusterCertificate(*new_certificate(LIFETIMES.validity))
+    return ClusterSecrets(uuid.uuid4().hex, secrets.token_bytes(32), first, (make_key(), make_key()))
 
 
-def _tls_contexts(shared: ClusterSecrets, data: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """For both sides. Each shows the cluster's certificate, and takes no other."""
-    contexts = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    # The standard library reads keys from files only.
-    with tempfile.TemporaryDirectory(dir=data) as folder:
-        certificate, key = Path(folder, "cluster.crt"), Path(folder, "cluster.key")
-        certificate.write_text(shared.certificate)
-        key.touch(0o600)
-        key.write_text(shared.key)
-        for context in contexts:
-            context.minimum_version = ssl.TLSVersion.TLSv1_3
-            # Members have one certificate in common, so it names no machine.
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_REQUIRED
-            context.load_verify_locations(certificate)
-            context.load_cert_chain(certificate, key)
-    return contexts
-
-
-def _catalog_address(url: str) -> StoreAddress:
+def _catalog_address(url: str, timelines: Path) -> StoreAddress:
     with postgres_driver():
         from bendybus.store.postgres.address import parse_address  # noqa: PLC0415
         from bendybus.store.postgres.catalog import CATALOG_SCHEMA  # noqa: PLC0415
     try:
         if kind_of(url) != "postgresql":
             raise ConfigError("write postgresql://USER@HOST:PORT/DATABASE")
-        return parse_address(url, CATALOG_SCHEMA)
+        return parse_address(url, CATALOG_SCHEMA, timelines)
     except ConfigError as error:
         raise ConfigError(f"--cluster {shown_url(url)}: {error}") from None
 

@@ -73,7 +73,7 @@ class StoreKeeper:
         url = self._allowed.admitted(url)
         async with self._attaching:
             try:
-                store = store_at(url, (), name)
+                store = store_at(url, (), name, self._folder.timelines_path)
                 await self._open_in_time(store)
             except (ConfigError, SetupError) as error:
                 raise ArgumentError(f"{shown_url(url)} cannot be attached: {error}") from error

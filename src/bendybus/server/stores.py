@@ -56,7 +56,7 @@ def messaging_stores(
         stores = {store.name: store for store in own if store.name not in listed.retired}
     for url in settings.store_urls:
         try:
-            store = store_at(url, placed)
+            store = store_at(url, placed, timelines=folder.timelines_path)
             if store.name in stores:
                 raise ConfigError(f"another store is already called '{store.name}' already")
         except ConfigError as error:
@@ -66,7 +66,7 @@ def messaging_stores(
         # What the command line says of a store counts more than what was said when it was attached.
         if name not in stores:
             try:
-                stores[name] = store_at(url, placed, name)
+                stores[name] = store_at(url, placed, name, folder.timelines_path)
             except ConfigError as error:
                 raise ConfigError(f"the attached store {shown_url(url)}: {error}") from None
     if not stores:
@@ -129,7 +129,9 @@ def examine_stores(
         seen[identity] = store.name
 
 
-def store_at(url: str, placed: Container[str], name: str | None = None) -> MessagingStore:
+def store_at(
+    url: str, placed: Container[str], name: str | None = None, timelines: Path | None = None
+) -> MessagingStore:
     """The store at this address, not yet opened; `name` instead of the one that the address gives it."""
     if name is not None and not _NAME.fullmatch(name):
         raise ConfigError(
@@ -137,7 +139,7 @@ def store_at(url: str, placed: Container[str], name: str | None = None) -> Messa
         )
     if kind_of(url) == "sqlite":
         return _sqlite_store(url, placed, name)
-    return _postgres_store(url, name)
+    return _postgres_store(url, name, timelines)
 
 
 def kind_of(url: str) -> Literal["sqlite", "postgresql"]:
@@ -184,11 +186,11 @@ def postgres_driver() -> Iterator[None]:
         ) from None
 
 
-def _postgres_store(url: str, name: str | None) -> MessagingStore:
+def _postgres_store(url: str, name: str | None, timelines: Path | None) -> MessagingStore:
     with postgres_driver():
         from bendybus.store.postgres.address import parse_address  # noqa: PLC0415
         from bendybus.store.postgres.store import PostgresStore  # noqa: PLC0415
-    address = parse_address(url)
+    address = parse_address(url, timelines=timelines)
     return PostgresStore(address if name is None else replace(address, name=name))
 
 

@@ -38,6 +38,9 @@ KEY_FILE = "server.key"
 # Some clients (Apple's) refuse server certificates that are valid for more than 825 days.
 VALIDITY = timedelta(days=825)
 
+# For clients whose clock is behind.
+BEGINS_BEFORE = timedelta(hours=1)
+
 # A certificate that expires soon, or whose names no longer fit, is replaced at start.
 RENEW_BEFORE = timedelta(days=30)
 
@@ -106,7 +109,13 @@ def _make(certificate: Path, key: Path, names: Iterable[str]) -> None:
     _write(certificate, made, mode=0o644)
 
 
-def make_certificate(names: Iterable[str], validity: timedelta) -> tuple[bytes, bytes]:
+def make_certificate(
+    names: Iterable[str],
+    validity: timedelta,
+    *,
+    now: datetime | None = None,
+    begins_before: timedelta = BEGINS_BEFORE,
+) -> tuple[bytes, bytes]:
     """A new certificate, which is its own authority, and its key; both PEM."""
     # Imported here: 50 ms that only the first start spends.
     from cryptography import x509  # noqa: PLC0415
@@ -117,15 +126,14 @@ def make_certificate(names: Iterable[str], validity: timedelta) -> tuple[bytes, 
     # P-256: made in a millisecond, and every TLS library in use knows it.
     private_key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Bendybus")])
-    now = datetime.now(UTC)
+    now = now or datetime.now(UTC)
     made = (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(subject)
         .public_key(private_key.public_key())
         .serial_number(x509.random_serial_number())
-        # Valid from an hour ago, for clients whose clock is behind.
-        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_before(now - begins_before)
         .not_valid_after(now + validity)
         .add_extension(x509.SubjectAlternativeName(list(map(_alternative_name, names))), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)

@@ -66,6 +66,11 @@ class DataFolder:
         return self._path / "catalog.db"
 
     @property
+    def timelines_path(self) -> Path:
+        """Which PostgreSQL servers are old primaries (store/postgres/timelines.py)."""
+        return self._path / "timelines.json"
+
+    @property
     def runs_path(self) -> Path:
         """Runs of pipelines, as they have reported themselves."""
         return self._path / "pipeline-runs"
@@ -138,7 +143,7 @@ class DataFolder:
 
     def _write_namespaces(self, names: Sequence[str], removing: Sequence[str]) -> None:
         content = {"format": FORMAT_VERSION, "names": list(names), "removing": list(removing)}
-        _write_whole(self._path / "namespaces.json", json.dumps(content).encode("utf-8"))
+        write_whole(self._path / "namespaces.json", json.dumps(content).encode("utf-8"))
 
     def finish_removing(self) -> None:
         """Remove the folders of namespaces that were deleted."""
@@ -195,13 +200,13 @@ class DataFolder:
 
     def keep_store_list(self, stores: StoreList) -> None:
         content = {"attached": dict(stores.attached), "retired": sorted(stores.retired)}
-        _write_whole(self._path / "stores.json", json.dumps(content).encode())
+        write_whole(self._path / "stores.json", json.dumps(content).encode())
 
     def record_stores(self, count: int) -> None:
         """Record this number of stores, once they have been opened and so exist."""
         if count > self._stores_recorded():
             text = json.dumps({"format": FORMAT_VERSION, "stores": count})
-            _write_whole(self._path / "folder.json", text.encode("ascii"))
+            write_whole(self._path / "folder.json", text.encode("ascii"))
 
     def _stores_recorded(self) -> int:
         file = self._path / "folder.json"
@@ -224,14 +229,14 @@ class DataFolder:
             key = file.read_text("ascii").strip()
         except FileNotFoundError:
             key = make_key()
-            _write_whole(file, f"{key}\n".encode("ascii"))
+            write_whole(file, f"{key}\n".encode("ascii"))
         if not key:
             raise StoreCorrupted(f"{file} is empty")
         return key
 
     def keep_root_key(self, which: Literal["primary", "secondary"], key: str) -> None:
         """Replace a key. The next `root_key` returns the new one."""
-        _write_whole(self._root_key_file(which), f"{key}\n".encode("ascii"))
+        write_whole(self._root_key_file(which), f"{key}\n".encode("ascii"))
 
     def _root_key_file(self, which: Literal["primary", "secondary"]) -> Path:
         return self._path / ("root.key" if which == "primary" else "root-secondary.key")
@@ -247,7 +252,7 @@ def _refuse_newer(file: Path, version: int) -> None:
         raise SchemaTooNew(f"{file} has format {version}; this Bendybus knows formats up to {FORMAT_VERSION}")
 
 
-def _write_whole(path: Path, content: bytes) -> None:
+def write_whole(path: Path, content: bytes) -> None:
     """Write the whole file or nothing. Only its owner can read it."""
     draft = path.with_name(path.name + ".new")
     draft.unlink(missing_ok=True)

@@ -11,7 +11,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-__all__ = ["BrokerRow", "ClusterSecrets", "Lead", "Roster", "RosterView"]
+__all__ = ["BrokerRow", "ClusterCertificate", "ClusterSecrets", "Lead", "Roster", "RosterView"]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterCertificate:
+    """One of the certificates for TLS between brokers, with its key; both PEM."""
+
+    certificate: str = field(repr=False)
+    key: str = field(repr=False)
+    shown_from_s: float = 0.0
+    """When brokers begin to show it, in seconds since 1970. They trust it before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +32,8 @@ class ClusterSecrets:
     """The name of the cluster. Not a secret."""
     secret: bytes = field(repr=False)
     """Proves that a broker is a member."""
-    certificate: str = field(repr=False)
-    key: str = field(repr=False)
-    """For TLS between brokers, both PEM."""
+    certificate: ClusterCertificate
+    """The first one."""
     root_keys: tuple[str, str] = field(repr=False)
     """The root rule's keys, primary and secondary."""
 

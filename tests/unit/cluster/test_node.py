@@ -147,6 +147,27 @@ async def test_a_former_owner_that_does_not_reach_its_stores_opens_what_the_new_
         await cluster.whole()
 
 
+@pytest.mark.row("N-08")
+async def test_when_the_catalog_is_back_nobody_is_presumed_dead_for_its_silence_meanwhile() -> None:
+    async with nodes("abc") as cluster:
+        owned = {member.name: member.owns for member in cluster}
+        # Nobody could write a heartbeat. The first one that can finds all others silent.
+        cluster.roster.clock_s += 60
+        await cluster["b"].node.round()
+        assert set(cluster["b"].cluster.peers.by_name) == {"a", "c"}
+        await cluster.rounds()
+        assert {member.name: member.owns for member in cluster} == owned
+        assert cluster["a"].cluster.has_catalog
+
+        # One that has died meanwhile is noticed a little later.
+        cluster["c"].cut()
+        cluster.roster.clock_s += 60
+        await cluster.rounds()
+        assert len(cluster["a"].owns | cluster["b"].owns) < 4
+        await cluster.pass_time()
+        assert len(cluster["a"].owns | cluster["b"].owns) == 4
+
+
 @pytest.mark.row("N-05")
 async def test_a_broker_that_drains_owns_nothing_and_serves_its_clients(
     monkeypatch: pytest.MonkeyPatch,

@@ -54,6 +54,19 @@ class StoreAddress:
     schema: str
     parameters: dict[str, str] = field(repr=False)
     password_file: Path | None = None
+    timelines: Path | None = None
+    """The file that remembers which primaries are old (timelines.py); None: that is not checked."""
+
+    def hosts(self) -> list[dict[str, str]]:
+        """The parameters for each host of the URL alone. One element if it has one host, or none."""
+        given = self.connection_parameters()
+        hosts = given.get("host", "").split(",")
+        if len(hosts) == 1 or "," in given.get("hostaddr", ""):
+            return [given]
+        ports = given.get("port", "").split(",")
+        if len(ports) == 1:
+            ports *= len(hosts)
+        return [{**given, "host": host, "port": port} for host, port in zip(hosts, ports, strict=True)]
 
     def connection_parameters(self) -> dict[str, str]:
         """For psycopg. The password file is read each time, so a new password needs no restart."""
@@ -68,7 +81,9 @@ class StoreAddress:
         return {**self.parameters, "password": password}
 
 
-def parse_address(url: str, schema_default: str = SCHEMA_DEFAULT) -> StoreAddress:
+def parse_address(
+    url: str, schema_default: str = SCHEMA_DEFAULT, timelines: Path | None = None
+) -> StoreAddress:
     """`ConfigError` says what is wrong with the URL, without its password."""
     parameters = {**CONNECTION_DEFAULTS, **parameters_of(url)}
     ours = {key: parameters.pop(key) for key in OURS if key in parameters}
@@ -87,7 +102,7 @@ def parse_address(url: str, schema_default: str = SCHEMA_DEFAULT) -> StoreAddres
             raise ConfigError("the password is given twice, in the URL and by password_file")
         if not password_file.is_file():
             raise ConfigError(f"the password file {password_file} does not exist")
-    return StoreAddress(name, schema, parameters, password_file)
+    return StoreAddress(name, schema, parameters, password_file, timelines)
 
 
 def parameters_of(url: str) -> dict[str, str]:
@@ -123,6 +138,9 @@ def _libpq_parameters(url: str) -> dict[str, str]:
         raise ConfigError(f"{why}; {WRITE}") from None
     if not parameters.get("dbname"):
         raise ConfigError(f"it names no database; {WRITE}")
-    if not all(port.isdecimal() for port in parameters.get("port", "0").split(",") if port):
+    ports = parameters.get("port", "0").split(",")
+    if not all(port.isdecimal() for port in ports if port):
         raise ConfigError("its port is no number")
+    if len(ports) not in (1, len(parameters.get("host", "").split(","))):
+        raise ConfigError("it has several ports, and another number of hosts")
     return parameters

@@ -31,7 +31,7 @@ from bendybus.store.postgres.address import StoreAddress
 from bendybus.store.postgres.connections import QUERIES as STORE_QUERIES
 from bendybus.store.postgres.connections import Connection, Line, quoted
 from bendybus.store.queries import load_queries, load_script
-from bendybus.store.roster import ClusterSecrets
+from bendybus.store.roster import ClusterCertificate, ClusterSecrets
 
 __all__ = ["CATALOG_SCHEMA", "PostgresCatalog"]
 
@@ -39,6 +39,8 @@ QUERIES: Final = load_queries(__package__, "catalog_queries.sql")
 VERSION: Final = 1
 CATALOG_SCHEMA: Final = "bendybus_cluster"
 """The schema, if the URL names none. A messaging store may be in the same database."""
+# The newest, the one that it follows, and one more, in case that somebody's clock is far off.
+CERTIFICATES_MAX: Final = 3
 
 
 class PostgresCatalog:
@@ -55,6 +57,8 @@ class PostgresCatalog:
         self.term: int | None = None
         """The term in which this broker leads; None while another one does."""
         self.secrets: ClusterSecrets
+        self.certificates: list[ClusterCertificate] = []
+        """For TLS between brokers, the newest last, as it was last read."""
 
     def open(self) -> None:
         with self._turn, self._line.use() as connection:
@@ -67,7 +71,8 @@ class PostgresCatalog:
             row = connection.execute(QUERIES["secrets"]).fetchone()
             assert row is not None, "the transaction before has made it"
             cluster, secret, certificate, key, root_keys = row
-            self.secrets = ClusterSecrets(cluster, bytes(secret), certificate, key, tuple(root_keys))
+            first = ClusterCertificate(certificate, key)
+            self.secrets = ClusterSecrets(cluster, bytes(secret), first, tuple(root_keys))
         self.read()
 
     def _prepare(self, connection: Connection, made: ClusterSecrets | None) -> None:
@@ -82,13 +87,17 @@ class PostgresCatalog:
         if found.tables or made is None:
             self._refuse_others(connection, where)
             connection.execute(QUERIES["add_unreached"])
+            connection.execute(QUERIES["add_certificate_table"])
             return
         if not found.schemas:
             connection.execute(sql.SQL("CREATE SCHEMA {}").format(quoted(self._address.schema)))
         connection.execute(load_script(__package__, "catalog.sql"))
         connection.execute(
             QUERIES["found"],
-            (VERSION, made.cluster, made.secret, made.certificate, made.key, list(made.root_keys)),
+            (
+                *(VERSION, made.cluster, made.secret, made.certificate.certificate, made.certificate.key),
+                list(made.root_keys),
+            ),
         )
 
     @staticmethod
@@ -117,9 +126,14 @@ class PostgresCatalog:
                 connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
                 revision = connection.execute(QUERIES["revision"]).fetchone()
                 described = connection.execute(QUERIES["namespace"]).fetchone()
+                certificates = connection.execute(QUERIES["certificates"]).fetchall()
                 rows = connection.execute(QUERIES["entities"]).fetchall()
             assert revision is not None
             self._namespace = {} if described is None else json.loads(described[0])
+            self.certificates = [
+                self.secrets.certificate,
+                *(ClusterCertificate(*each) for each in certificates),
+            ]
         return revision[0], [
             EntityRecord(path, kind, json.loads(description), count, tuple(json.loads(placement)), *rest)
             for path, kind, description, count, placement, *rest in rows
@@ -159,6 +173,13 @@ class PostgresCatalog:
             for path in paths:
                 if connection.execute(QUERIES["remove"], (normalise_path(path),)).rowcount != 1:
                     raise EntityNotFound(path)
+
+    def add_certificate(self, made: ClusterCertificate) -> None:
+        """The next one for TLS between brokers. All brokers read it, because it counts as a change."""
+        with self._changing() as connection:
+            connection.execute(QUERIES["add_certificate"], (made.certificate, made.key, made.shown_from_s))
+            connection.execute(QUERIES["forget_certificates"], (CERTIFICATES_MAX,))
+        self.read()
 
     @contextmanager
     def _changing(self) -> Iterator[Connection]:

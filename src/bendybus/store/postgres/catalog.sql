@@ -12,6 +12,14 @@ CREATE TABLE about (
     root_keys   text[] NOT NULL
 );
 
+-- The certificates that have followed the one in `about`, the newest with the highest number.
+CREATE TABLE certificate (
+    number      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    certificate text NOT NULL,
+    key         text NOT NULL,
+    shown_from  timestamptz NOT NULL
+);
+
 -- At most one row: the namespace's own settings, as JSON.
 CREATE TABLE namespace (
     single      boolean PRIMARY KEY DEFAULT true CHECK (single),

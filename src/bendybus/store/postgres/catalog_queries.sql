@@ -12,6 +12,27 @@ INSERT INTO about (version, cluster, secret, certificate, key, root_keys) VALUES
 -- What the brokers of the cluster share.
 SELECT cluster, secret, certificate, key, root_keys FROM about;
 
+-- name: certificates
+-- The certificates that have followed the first one, in their order.
+SELECT certificate, key, extract(epoch FROM shown_from)::float8 FROM certificate ORDER BY number;
+
+-- name: add_certificate
+-- Becomes the newest.
+INSERT INTO certificate (certificate, key, shown_from) VALUES (%s, %s, to_timestamp(%s));
+
+-- name: forget_certificates
+-- All but this many of the newest.
+DELETE FROM certificate WHERE number NOT IN (SELECT number FROM certificate ORDER BY number DESC LIMIT %s);
+
+-- name: add_certificate_table
+-- Catalogs that were made before there was this table.
+CREATE TABLE IF NOT EXISTS certificate (
+    number      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    certificate text NOT NULL,
+    key         text NOT NULL,
+    shown_from  timestamptz NOT NULL
+);
+
 -- name: namespace
 -- The namespace's settings.
 SELECT description FROM namespace;
@@ -68,8 +89,11 @@ ON CONFLICT (name) DO UPDATE
 SELECT extract(epoch FROM clock_timestamp() - heard_at)::float8 FROM broker WHERE name = %s AND instance = %s;
 
 -- name: be_brief
--- A heartbeat that a crash of the database takes back does no harm, so nobody waits for its disk.
-SET LOCAL synchronous_commit TO off;
+-- A heartbeat that a crash of the database takes back does no harm, so nobody waits for its disk. But with a
+-- synchronous standby it waits for that one: on a primary that the standby has replaced, a heartbeat fails, and does
+-- not find that all other brokers are silent.
+SELECT set_config('synchronous_commit',
+                  CASE current_setting('synchronous_standby_names') WHEN '' THEN 'off' ELSE 'remote_write' END, true);
 
 -- name: beat
 -- This process is alive.

@@ -4,7 +4,10 @@ A `Line` is one connection for one thread. An error inside `use`
 is raised as one of ours: `StoreUnavailable` if trying again later may help (the
 server is away, full, or restarting), `StoreError` if it cannot. If a line breaks while a
 statement runs, its outcome is unknown; that too is
-`StoreUnavailable`, and the broker then asks the store what is true.
+`StoreUnavailable`, and the broker then asks the store what is true. So is a commit
+that PostgreSQL has reported without waiting for the standby.
+
+Of several hosts, the primary with the newest timeline is used: timelines.py.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from psycopg import sql
 
 from bendybus.errors import BrokerError, PartitionMoved, StoreCorrupted, StoreError, StoreUnavailable
 from bendybus.store.postgres.address import StoreAddress
+from bendybus.store.postgres.timelines import refuse_superseded
 from bendybus.store.queries import load_queries
 
 __all__ = ["QUERIES", "Connection", "Line", "connect", "quoted"]
@@ -39,6 +43,11 @@ IDLE_IN_TRANSACTION_MS: Final = 2_000
 # How long to wait after a failed attempt to connect. Doubled each time.
 RETRY_AFTER_S: Final = 0.1
 RETRY_AFTER_MAX_S: Final = 2.0
+
+# How long a host may take that is probably not needed: another one is a primary. libpq rounds less up.
+OTHERS_TIMEOUT_S: Final = "2"
+# The function of PostgreSQL that waits for a standby, and that names itself in what it has to say.
+AWAITS_STANDBY: Final = "SyncRepWaitForLSN"
 
 # Classes of SQLSTATE: connection, rollback, resources, object state, operator, system error.
 _AWAY_CLASSES: Final = frozenset({"08", "40", "53", "55", "57", "58"})
@@ -64,6 +73,7 @@ class Line:
         self._connection: Connection | None = None
         self._retry_at = 0.0
         self._retry_after_s = RETRY_AFTER_S
+        self._unreplicated = False
 
     @contextmanager
     def use(self) -> Iterator[Connection]:
@@ -76,9 +86,21 @@ class Line:
         finally:
             if connection.closed or connection.pgconn.transaction_status != psycopg.pq.TransactionStatus.IDLE:
                 self.close()
+        if self._unreplicated:
+            self.close()
+            raise StoreUnavailable(
+                f"{self._address.name} cannot be used now: the synchronous standby has not confirmed a commit"
+            )
+
+    def _noticed(self, notice: psycopg.errors.Diagnostic) -> None:
+        # When a statement is cancelled while it waits for the standby, by its timeout for example, PostgreSQL
+        # warns and reports success. A standby that is promoted then may not have the commit.
+        if notice.source_function == AWAITS_STANDBY:
+            self._unreplicated = True
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
+        self._unreplicated = False
         if connection is not None:
             with contextlib.suppress(psycopg.Error):
                 connection.close()
@@ -109,6 +131,7 @@ class Line:
             self._retry_after_s = min(2 * self._retry_after_s, RETRY_AFTER_MAX_S)
             raise
         self._retry_at, self._retry_after_s = 0.0, RETRY_AFTER_S
+        connection.add_notice_handler(self._noticed)
         self._connection = connection
         return connection
 
@@ -116,9 +139,10 @@ class Line:
 def connect(address: StoreAddress) -> Connection:
     """Open a connection that is set up for the store. Its schema need not exist yet."""
     try:
-        # The parameters contain none of psycopg's own: `parse_address` got them from libpq's parser.
-        connection = psycopg.connect(**address.connection_parameters(), autocommit=True)  # type: ignore[arg-type]  # see above
+        connection, system, timeline = _connect_to_newest(address)
         try:
+            if address.timelines is not None and timeline:
+                refuse_superseded(address.timelines, address.name, system, timeline)
             connection.execute(
                 QUERIES["prepare_session"],
                 {
@@ -133,6 +157,44 @@ def connect(address: StoreAddress) -> Connection:
     except psycopg.Error as error:
         raise translated(error, address.name) from error
     return connection
+
+
+def _connect_to_newest(address: StoreAddress) -> tuple[Connection, str, int]:
+    """Connect to the primary; of several, to the one with the newest timeline. All others are old ones."""
+    found: list[tuple[Connection, str, int]] = []
+    problem: psycopg.Error | None = None
+    for parameters in address.hosts():
+        given = {**parameters, "connect_timeout": OTHERS_TIMEOUT_S} if found else parameters
+        try:
+            # The parameters contain none of psycopg's own: `parse_address` got them from libpq's parser.
+            connection = psycopg.connect(**given, autocommit=True)  # type: ignore[arg-type]  # see above
+        except psycopg.Error as error:
+            problem = problem or error
+            continue
+        try:
+            found.append((connection, *_timeline_of(connection)))
+        except psycopg.Error as error:
+            connection.close()
+            problem = problem or error
+    if not found:
+        assert problem is not None, "an address has a host"
+        raise problem
+    newest = max(found, key=lambda each: each[2])
+    for connection, _, _ in found:
+        if connection is not newest[0]:
+            connection.close()
+    return newest
+
+
+def _timeline_of(connection: Connection) -> tuple[str, int]:
+    """The server's system identifier and its timeline. 0 for a standby, and if this user may not ask."""
+    try:
+        row = connection.execute(QUERIES["timeline"]).fetchone()
+    except psycopg.errors.InsufficientPrivilege:
+        return "", 0
+    assert row is not None
+    system, timeline = row
+    return system, timeline
 
 
 def quoted(schema: str) -> sql.Identifier:

@@ -43,6 +43,13 @@ SELECT version, namespace FROM about;
 SELECT (SELECT system_identifier FROM pg_control_system())
        || '/' || (SELECT oid FROM pg_database WHERE datname = current_database());
 
+-- name: timeline
+-- The cluster's own number, and which history of it this is. `pg_control_checkpoint` would tell of the one before
+-- until the first checkpoint after a promotion.
+SELECT (SELECT system_identifier FROM pg_control_system())::text,
+       CASE WHEN pg_is_in_recovery() THEN 0
+            ELSE ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::integer END;
+
 -- name: take_turn
 -- Processes that open a store at the same time examine and change it one after the other.
 SELECT pg_advisory_xact_lock(hashtextextended('bendybus ' || %(schema)s, 0));
