@@ -571,7 +571,7 @@ def test_a_connection_may_have_to_be_encrypted_and_the_server_known(tmp_path: Pa
         ("postgresql://ann:hush@host/db?sslmood=require", "no parameter 'sslmood'"),
         ("postgresql://ann:hush@host/db?schema=a-b", "'a-b' is no schema"),
         ("postgresql://ann:hush@host/db?schema=pg_mine", "no schema's name"),
-        ("postgresql://ann:hush@host/db?name=a/b", "no store's name"),
+        ("postgresql://ann:hush@host/db?name=a/b", "not a valid store name"),
         ("postgresql://ann:hush@host/db?password_file=/no/such", "given twice"),
         ("postgresql://ann@host/db?password_file=/no/such", "does not exist"),
         ("postgresql://ann:hush@[::1/db", "cannot be read"),
