@@ -69,8 +69,12 @@ class Part:
 
     few: bool = False
     """Whether there are so few messages that Spark is not needed."""
+    empty: bool = False
+    """Whether there are none at all."""
 
     def compare(self, spark: SparkSession) -> Comparison:
+        if self.empty:
+            return NOTHING
         if self.few:
             return self._compare_few()
         place = F.row_number().over(Window.partitionBy("mark").orderBy("checksum", "sequence_number"))

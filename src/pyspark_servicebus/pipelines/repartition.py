@@ -33,7 +33,7 @@ from bendybus.management.properties import subscription_path
 from pyspark_servicebus.pipelines.checkpoint import Folder, default_checkpoint, own_checkpoint
 from pyspark_servicebus.pipelines.entities import Entities, is_topic
 from pyspark_servicebus.pipelines.jobs import Stopped, stoppable
-from pyspark_servicebus.pipelines.parts import NOTHING, Comparison, Part
+from pyspark_servicebus.pipelines.parts import Comparison, Part
 from pyspark_servicebus.pipelines.pipeline import (
     Bus,
     EntityState,
@@ -297,7 +297,7 @@ class _Move:
         self._same_entities()
         for _ in range(ROUNDS_MAX):
             with stoppable(self._spark, self._run):
-                found = {part: self._compared(part) for part in self._parts()}
+                found = {part: part.compare(self._spark) for part in self._parts()}
                 messages = sum(each.messages for each in found.values())
                 complete = all(each.equal for each in found.values())
                 if complete and self._counts_agree(found):
@@ -311,11 +311,6 @@ class _Move:
             f"'{self._plan.target}' does not become equal to '{self._plan.source}': is somebody else sending "
             "to it, or do messages share an id that its duplicate detection drops? Nothing was given up."
         )
-
-    def _compared(self, part: Part) -> Comparison:
-        if not self._contents(part.source) and not self._contents(part.target):
-            return NOTHING
-        return part.compare(self._spark)
 
     def _counts_agree(self, found: Mapping[Part, Comparison]) -> bool:
         """Whether all was seen. A partition that was away for a moment would not have been read."""
@@ -415,7 +410,7 @@ class _Move:
         both = self._available(source), self._available(target)
         messages = sum(each.active + each.deferred + each.scheduled for each in both)
         few = messages <= FEW_MAX and sum(each.size_bytes for each in both) <= FEW_BYTES_MAX
-        return Part(self._plan.bus, source, target, self.state["generation"], sendable, few)
+        return Part(self._plan.bus, source, target, self.state["generation"], sendable, few, not messages)
 
     def _has_sessions(self, path: str) -> bool:
         return self._entities.get(path).text("RequiresSession") == "true"
