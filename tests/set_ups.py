@@ -70,6 +70,7 @@ ONE_BROKER: Final[Mapping[str, str]] = {
     "process": "the test changes or watches the one process of its server",
     "jms": _JMS,
     "sessions over HTTP": "sessions over HTTP",
+    "root keys": "new root keys",
 }
 
 
