@@ -54,6 +54,8 @@ REFUSED: Final[Mapping[str, str]] = {
     "a receiver with a selector cannot be used with several": "receivers with JMS selectors",
     "receivers with selectors cannot use those": "receivers with JMS selectors",
     "a subscription that a JMS client makes cannot be used": _JMS,
+    "a temporary queue cannot be used with several": _JMS,
+    "a temporary topic cannot be used with several": _JMS,
     "a change of entities by a client of this broker": _JMS,
     "the lease of a consumer cannot be used with several": "leases of consumers",
     "a session over HTTP cannot be used with several": "sessions over HTTP",
@@ -68,6 +70,7 @@ ONE_BROKER: Final[Mapping[str, str]] = {
     "process": "the test changes or watches the one process of its server",
     "jms": _JMS,
     "sessions over HTTP": "sessions over HTTP",
+    "root keys": "new root keys",
 }
 
 

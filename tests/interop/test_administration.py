@@ -340,7 +340,7 @@ def test_a_config_with_too_many_partitioned_queues_is_refused_in_one_line(tmp_pa
     server = ServerProcess(tmp_path, namespace(queues))
     # The audit log tells of the hundred that were created.
     command = [*server.command(), "--audit-log", str(tmp_path / "audit.jsonl")]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
     assert (ended.returncode, ended.stdout, len(refusals(ended))) == (2, "", 1)
     assert "Config.json: Queue 'q100' cannot be created" in ended.stderr
 

@@ -73,6 +73,7 @@ async def test_a_client_that_does_not_wait_leaves_nothing_behind(premium: Premiu
             await asyncio.sleep(0.05)
 
 
+@pytest.mark.one_broker("jms")
 async def test_a_connection_may_wait_for_many_nodes_and_not_for_endless_ones(premium: Premium) -> None:
     async with await JmsClient.connect(premium.endpoint) as jms:
         asked = await asyncio.gather(*(jms.temporary() for _ in range(150)), return_exceptions=True)

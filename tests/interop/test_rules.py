@@ -110,6 +110,7 @@ def test_what_no_rule_may_be_is_refused_with_an_error_document(
     assert text.startswith(f"<Error><Code>{status}</Code>")
 
 
+@pytest.mark.one_broker("root keys")
 def test_the_root_rules_keys_can_be_changed_and_the_next_start_knows_them(start_server: StartServer) -> None:
     server = start_server({"q": {}})
     first = server.key
