@@ -79,6 +79,7 @@ class Line:
     def use(self) -> Iterator[Connection]:
         """The connection, in autocommit mode. Opened if there is none."""
         connection = self._alive() or self._connect()
+        self._unreplicated = False
         try:
             yield connection
         except psycopg.Error as error:
@@ -100,7 +101,6 @@ class Line:
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
-        self._unreplicated = False
         if connection is not None:
             with contextlib.suppress(psycopg.Error):
                 connection.close()
