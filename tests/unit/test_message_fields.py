@@ -43,6 +43,7 @@ SETTERS: dict[str, set[str]] = {
         "domain/stock.py",
         "domain/copies.py",
         "domain/fanout.py",
+        "gateway/management/inserting.py",
         "store/encoding.py",
     },
     "enqueued_at": {
@@ -53,6 +54,7 @@ SETTERS: dict[str, set[str]] = {
             "domain/schedule.py",
             "domain/topic.py",
         ),
+        "envelope/admission.py",  # when the gateway admitted it, until its partition does
         "store/encoding.py",
     },
 }

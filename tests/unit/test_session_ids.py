@@ -110,6 +110,8 @@ BY_SPELLING = {
     "one spelling for each session",
     "bendybus/store/memory.py: partition.session_states[state.session_id]": "the same",
     "bendybus/store/memory.py: self._partition(key).session_states.get(session_id)": "the same",
+    "pyspark_servicebus/pipelines/session_states.py: share[session_id]": "ids that a broker has listed: one "
+    "spelling for each session",
 }
 # An id by its names, as it was written; the key has names of its own.
 IDS = {"session_id", "group_id"}

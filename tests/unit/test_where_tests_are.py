@@ -84,7 +84,8 @@ COVERS = {
     "broker/partition_reads broker/payload_cache",
     # Between brokers.
     "unit/cluster/test_frames.py": "cluster/items",
-    "unit/cluster/test_remote.py": "broker/partition_port cluster/lending cluster/serving cluster/supply",
+    "unit/cluster/test_remote.py": "broker/partition_port cluster/answers cluster/lending cluster/serving "
+    "cluster/supply",
     "unit/cluster/test_following.py": "broker/elsewhere cluster/cluster",
     "unit/cluster/test_handing_over.py": "broker/partition_succession cluster/passing_on",
     "unit/cluster/test_ownership.py": "cluster/exchange cluster/reaching",
@@ -183,7 +184,7 @@ COVERS = {
     "unit/domain/test_fanout.py": "domain/copies",
     # Stores: one contract for all kinds.
     "store/test_contract.py": "store/encoding store/memory store/postgres/encoding store/queries "
-    "store/sqlite/connections store/sqlite/encoding "
+    "store/sqlite/connections "
     "store/sqlite/store",
     "store/test_shared_bodies.py": "store/sqlite/encoding",
     "store/test_catalog.py": "store/memory_catalog store/sqlite/catalog",

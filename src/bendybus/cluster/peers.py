@@ -18,6 +18,7 @@ from bendybus.broker.holders import SessionHolder
 from bendybus.broker.lifecycle import Availability
 from bendybus.broker.queue import Queue
 from bendybus.broker.topic import Topic
+from bendybus.cluster.answers import answered
 from bendybus.cluster.frames import Frame, FrameError, refusal_of
 from bendybus.cluster.items import (
     Call,
@@ -31,7 +32,7 @@ from bendybus.cluster.items import (
     Supply,
 )
 from bendybus.cluster.link import Identity, PeerLink
-from bendybus.cluster.remote import RemotePartition, RemoteQueuePartition, RemoteStore, answered
+from bendybus.cluster.remote import RemotePartition, RemoteQueuePartition, RemoteStore
 from bendybus.cluster.supply import Supplier
 from bendybus.domain.messages import SubQueue
 from bendybus.domain.session_commands import SessionLock

@@ -8,7 +8,6 @@ retried. Messages without a key go to other partitions in the meantime.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -23,8 +22,15 @@ from bendybus.broker.partition_port import OnEnded, OnPayloads, PartitionPort
 from bendybus.broker.queue import Queue
 from bendybus.broker.scans import Matches, Scan
 from bendybus.broker.topic import Topic
-from bendybus.cluster.frames import Frame, FrameError
-from bendybus.cluster.items import Answer, Ask, Commit, Figures, Item, LookUp, Payloads, Read, Returned
+from bendybus.cluster.answers import (
+    RemoteFigures,
+    answered,
+    read_figures,
+    read_locked,
+    read_payloads,
+    read_reply,
+)
+from bendybus.cluster.items import Ask, Commit, LookUp, Read
 from bendybus.domain.commands import Command, Peek, Release, Reply
 from bendybus.domain.messages import Message, SubQueue
 from bendybus.domain.session_commands import (
@@ -32,7 +38,6 @@ from bendybus.domain.session_commands import (
     SessionAccepted,
     SessionLock,
 )
-from bendybus.domain.shelf import Counts
 from bendybus.errors import (
     BrokerError,
     EntityNotFound,
@@ -62,18 +67,6 @@ class RemoteStore:
     def __init__(self, name: str) -> None:
         self.name = name
         self.state = StoreState.AVAILABLE
-
-
-class RemoteFigures:
-    """The counts and sizes of a partition when its owner was last asked."""
-
-    def __init__(self, size_bytes: int, scheduled_count: int, counts: Sequence[Counts]) -> None:
-        self.size_bytes = size_bytes
-        self.scheduled_count = scheduled_count
-        self._counts = counts
-
-    def counts(self, subqueue: SubQueue) -> Counts:
-        return self._counts[subqueue]
 
 
 class RemotePartition(Generic[E]):
@@ -167,7 +160,7 @@ class RemotePartition(Generic[E]):
             self._unanswered += 1
             # If the partition is being loaded, its owner lets the command wait.
             replied = partial(self._replied, command, done)
-            link.request(partial(self._ask, link.writer.command, command), _reply, replied)
+            link.request(partial(self._ask, link.writer.command, command), read_reply, replied)
         elif self.availability is Availability.LOADING:
             self._mailbox.append((command, done))
         else:
@@ -214,7 +207,7 @@ class RemotePartition(Generic[E]):
                 asks.append(port._ask(link.writer.command, command, 0))
             return Commit(request, asks)
 
-        await answered(partial(link.request, make, _reply))
+        await answered(partial(link.request, make, read_reply))
 
     def commit_at_once(self, work: Sequence[tuple[PartitionPort, Command]], ended: OnEnded) -> bool:
         return False
@@ -238,7 +231,7 @@ class RemotePartition(Generic[E]):
             return
         make = partial(self._look_up, None)
         try:
-            self.figures = await answered(partial(link.request, make, _figures))
+            self.figures = await answered(partial(link.request, make, read_figures))
         except BrokerError:
             self.figures = None
 
@@ -287,7 +280,7 @@ class RemoteQueuePartition(RemotePartition[Queue]):
         link = self._peer.link
         if link is None:
             raise self._unavailable()
-        return await answered(partial(link.request, partial(self._look_up, token), _locked))
+        return await answered(partial(link.request, partial(self._look_up, token), read_locked))
 
     def release(self, tokens: Sequence[LockToken]) -> None:
         self.submit(Release(tokens), ignore)
@@ -346,7 +339,7 @@ class RemoteQueuePartition(RemotePartition[Queue]):
         rows = [message.body_row_id for message in page]
         link.request(
             lambda request: Read(request, self.path, self._entity.generation, self.number, rows),
-            partial(_payloads, count),
+            partial(read_payloads, count),
             read,
         )
 
@@ -411,45 +404,3 @@ class RemoteQueuePartition(RemotePartition[Queue]):
                 raise
         elsewhere: bytes | None = await self.current.session_state(lock)
         return elsewhere
-
-
-async def answered(ask: Callable[[Callable[[T | BrokerError], None]], None]) -> T:
-    """For callers that can wait. Raises the error."""
-    answer: asyncio.Future[T | BrokerError] = asyncio.get_running_loop().create_future()
-    ask(lambda result: None if answer.done() else answer.set_result(result))
-    result = await answer
-    if isinstance(result, BrokerError):
-        raise result
-    return result
-
-
-# -- answers ----------------------------------------------------------------------
-
-
-def _reply(frame: Frame, item: Item) -> Reply:
-    if not isinstance(item, Answer):
-        raise FrameError(f"a {type(item).__name__} as the answer to a command")
-    return frame.reply(item.kind, item.body)
-
-
-def _payloads(count: int, frame: Frame, item: Item) -> list[bytes | None]:
-    if not isinstance(item, Payloads) or len(item.places) != count:
-        raise FrameError("an answer without the payloads that were asked for")
-    return frame.payloads(item.places)
-
-
-def _locked(frame: Frame, item: Item) -> Message | None:
-    if not isinstance(item, Returned):
-        raise FrameError(f"a {type(item).__name__} as the answer to a token")
-    found = frame.messages(item.body)
-    return found[0] if found else None
-
-
-def _figures(frame: Frame, item: Item) -> RemoteFigures | None:
-    if not isinstance(item, Figures) or len(item.found) != 1:
-        raise FrameError(f"a {type(item).__name__} as the answer to a question for figures")
-    (found,) = item.found
-    if found is None:
-        return None
-    size, scheduled, counts = found
-    return RemoteFigures(size, scheduled, [Counts(*each) for each in counts])
