@@ -135,6 +135,10 @@ class _Running:
     def pid(self) -> int:
         return self._process.pid
 
+    def next_line(self) -> str:
+        """What it prints after `ready`."""
+        return self._stdout.readline()
+
     def send_signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
@@ -250,6 +254,11 @@ class ServerProcess:
     @property
     def running(self) -> bool:
         return bool(self._running)
+
+    def next_line(self) -> str:
+        """What it prints after `ready`, of several brokers the first."""
+        (process, *_) = self._running
+        return process.next_line()
 
     @property
     def certificate(self) -> Path:

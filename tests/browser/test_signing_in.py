@@ -56,7 +56,7 @@ def test_a_wrong_key_is_refused_and_the_printed_link_signs_in(portal, chromium):
     page.click("button[type=submit]")
     expect(page.get_by_role("alert")).to_contain_text("does not accept this key")
     expect(page.locator("#secret")).to_have_value("")
-    link = portal.server._stdout.readline().split()[1]
+    link = portal.server.next_line().split()[1]
     page.goto(link)
     expect(page.locator("h1")).to_have_text("shop")
     assert "code=" not in page.url

@@ -302,8 +302,7 @@ def portal_processes(server: ServerProcess) -> list[int]:
 
 
 def test_one_portal_serves_browsers_of_all_brokers(server: ServerProcess) -> None:
-    assert server._stdout is not None
-    link = server._stdout.readline()
+    link = server.next_line()
     found = re.fullmatch(r"portal http://127\.0\.0\.1:\d+(/portal/sign-in\?code=\S+)\n", link)
     assert found is not None, link
     person = Browser(server.port)

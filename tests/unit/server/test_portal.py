@@ -209,8 +209,7 @@ def test_a_person_signs_in_and_sees_the_namespace_and_others_see_nothing(running
 
 
 def test_the_printed_link_signs_in_once_and_sessions_survive_a_restart(running: ServerProcess):
-    assert running._stdout is not None
-    link = running._stdout.readline()
+    link = running.next_line()
     found = re.fullmatch(r"portal http://127\.0\.0\.1:\d+(/portal/sign-in\?code=\S+)\n", link)
     assert found is not None, link
     first, second = Browser(running.port), Browser(running.port)
