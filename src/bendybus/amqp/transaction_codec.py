@@ -64,11 +64,11 @@ def read_transactional(buffer: bytes, pos: int) -> tuple[TransactionalState, int
     except MALFORMED:
         return None
     after = pos + length
-    if code != _BINARY_8:
+    if code != _BINARY_8 or end > len(buffer):
         return None
     if after == end and count == 1:
         return TransactionalState(buffer[pos:after]), end
-    if count != 2 or end > len(buffer):
+    if count != 2:
         return None
     outcome = buffer[after:end]
     if outcome == _ACCEPTED:

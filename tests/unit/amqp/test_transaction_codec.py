@@ -70,7 +70,9 @@ def test_damaged_states_are_read_as_the_general_codec_reads_them(state, in_long_
     written = wide(state) if in_long_form else encode(state)
     at = data.draw(st.integers(0, len(written) - 1))
     damaged = written[:at] + bytes((data.draw(st.integers(0, 255)),)) + written[at + 1 :]
-    for body in (damaged, written[:at]):
+    # With the id alone, the outcome left out.
+    alone = b"\x00\x53\x34\xc0" + bytes((len(state.txn_id) + 3, 1, 0xA0, len(state.txn_id))) + state.txn_id
+    for body in (damaged, written[:at], alone[:at]):
         read = read_transactional(body, 1)
         if body[:1] == b"\x00" and read is not None:
             assert read == decode_composite(body, 0)
