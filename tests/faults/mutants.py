@@ -270,18 +270,18 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "does not store the states of sessions": Mutant(forgets_on_disk(SaveSessionState), (FORGOTTEN,), seed=8),
     "does not store what duplicates are known by": Mutant(
-        forgets_on_disk(RememberIdentities), (DUPLICATED, RESURRECTED), seed=11
+        forgets_on_disk(RememberIdentities), (DUPLICATED, RESURRECTED), seed=18
     ),
     "remembers no duplicates after a start": Mutant(
-        remembers_no_duplicates_after_a_start, (DUPLICATED, RESURRECTED), seed=11
+        remembers_no_duplicates_after_a_start, (DUPLICATED, RESURRECTED), seed=18
     ),
-    "forgets failed deliveries": Mutant(forgets_failed_deliveries, (FORGOTTEN,), seed=4),
+    "forgets failed deliveries": Mutant(forgets_failed_deliveries, (FORGOTTEN,), seed=5),
     "commits transactions in two halves": Mutant(commits_transactions_in_two_halves, (TORN,)),
     "removes what it forwards before it has arrived": Mutant(
         removes_what_it_forwards_before_it_has_arrived, (LOST,), seed=4
     ),
     "reassigns what may have arrived": Mutant(
-        reassigns_what_may_have_arrived, (DUPLICATED, RESURRECTED), seed=1
+        reassigns_what_may_have_arrived, (DUPLICATED, RESURRECTED), seed=71
     ),
     "leaves copies in the partition of the old key": Mutant(
         leaves_copies_in_the_partition_of_the_old_key, (UNEXPECTED,), seed=1
