@@ -296,9 +296,9 @@ MUTANTS: dict[str, Mutant] = {
     "puts back what nobody asked for": Mutant(puts_back_what_nobody_asked_for, (RESURRECTED,), seed=1),
     "puts back without a trace on disk": Mutant(puts_back_without_a_trace_on_disk, (MISCOUNTED,)),
     "hands out what rests": Mutant(hands_out_what_rests, (FORGOTTEN,), seed=1),
-    "ends locks early": Mutant(ends_locks_early, (SHARED,), seed=12),
+    "ends locks early": Mutant(ends_locks_early, (SHARED,), seed=17),
     "sends what a lost partition had lent": Mutant(
-        sends_what_a_lost_partition_had_lent, (RESURRECTED, SHARED), seed=56
+        sends_what_a_lost_partition_had_lent, (RESURRECTED, SHARED), seed=61
     ),
 }
 
