@@ -270,18 +270,18 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "does not store the states of sessions": Mutant(forgets_on_disk(SaveSessionState), (FORGOTTEN,), seed=8),
     "does not store what duplicates are known by": Mutant(
-        forgets_on_disk(RememberIdentities), (DUPLICATED, RESURRECTED), seed=11
+        forgets_on_disk(RememberIdentities), (DUPLICATED, RESURRECTED), seed=18
     ),
     "remembers no duplicates after a start": Mutant(
-        remembers_no_duplicates_after_a_start, (DUPLICATED, RESURRECTED), seed=11
+        remembers_no_duplicates_after_a_start, (DUPLICATED, RESURRECTED), seed=18
     ),
-    "forgets failed deliveries": Mutant(forgets_failed_deliveries, (FORGOTTEN,), seed=4),
+    "forgets failed deliveries": Mutant(forgets_failed_deliveries, (FORGOTTEN,), seed=5),
     "commits transactions in two halves": Mutant(commits_transactions_in_two_halves, (TORN,)),
     "removes what it forwards before it has arrived": Mutant(
         removes_what_it_forwards_before_it_has_arrived, (LOST,), seed=4
     ),
     "reassigns what may have arrived": Mutant(
-        reassigns_what_may_have_arrived, (DUPLICATED, RESURRECTED), seed=1
+        reassigns_what_may_have_arrived, (DUPLICATED, RESURRECTED), seed=71
     ),
     "leaves copies in the partition of the old key": Mutant(
         leaves_copies_in_the_partition_of_the_old_key, (UNEXPECTED,), seed=1
@@ -296,9 +296,9 @@ MUTANTS: dict[str, Mutant] = {
     "puts back what nobody asked for": Mutant(puts_back_what_nobody_asked_for, (RESURRECTED,), seed=1),
     "puts back without a trace on disk": Mutant(puts_back_without_a_trace_on_disk, (MISCOUNTED,)),
     "hands out what rests": Mutant(hands_out_what_rests, (FORGOTTEN,), seed=1),
-    "ends locks early": Mutant(ends_locks_early, (SHARED,), seed=12),
+    "ends locks early": Mutant(ends_locks_early, (SHARED,), seed=17),
     "sends what a lost partition had lent": Mutant(
-        sends_what_a_lost_partition_had_lent, (RESURRECTED, SHARED), seed=56
+        sends_what_a_lost_partition_had_lent, (RESURRECTED, SHARED), seed=61
     ),
 }
 

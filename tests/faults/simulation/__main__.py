@@ -45,6 +45,7 @@ KEPT = (
     9000291,
     9000540,
     9101868,
+    20261120148,
 )
 
 # The same for clusters, by the number of brokers.

@@ -450,7 +450,12 @@ class Ledger:
                     touched[letter] = None
 
     def _pass_on(self, letter: Letter, before: Spot, now: Spot) -> None:
-        if before.subqueue is SubQueue.COMPLETED and now.subqueue is not SubQueue.COMPLETED:
+        was_kept = before.subqueue is SubQueue.COMPLETED and now.subqueue is not SubQueue.COMPLETED
+        if self.keeping.keeps(now.entity) and before.subqueue is now.subqueue is SubQueue.MAIN:
+            # One commit may have both, completion and return. Else only what is due gets a number.
+            is_due = before.state is MessageState.SCHEDULED
+            was_kept = now.sequence_number != before.sequence_number and not is_due
+        if was_kept:
             self._complain(Invariant.RESURRECTED, self.keeping.came_back(letter, now.entity))
 
     def _complain(self, kind: Invariant, what: str | None) -> None:
