@@ -359,7 +359,7 @@ async def test_nothing_that_a_stranger_names_forges_a_line_of_the_log(
     forged = "2026-01-01 00:00:00,000 INFO bendybus.auth: everybody is let in"
     name = f"x'\r\n{forged}\n\x1b]0;title\x07\x1b[2J\u2028\u202e"
 
-    async with under_attack():
+    async def name_everything() -> str:
         async with await unproved(endpoint) as stranger:
             stranger.send(0, to_node("other", 0, name=name))
             stranger.send(0, to_node(f"other{name}", 1))
@@ -370,9 +370,12 @@ async def test_nothing_that_a_stranger_names_forges_a_line_of_the_log(
             token = f"SharedAccessSignature sr=sb%3A%2F%2Fhost&sig=AAAA&se=9999999999&skn=Root{name}"
             await requester.ask("put-token", token, name=f"sb://{name}/other", type=name)
             await requester.ask(f"other{name}", token)
+        return target.process.log.read_bytes().decode()
 
-    log = target.process.log.read_bytes().decode()
-    assert "everybody is let in" in log
+    async with under_attack():
+        # A test before this one may have written as many lines of a kind as are written in ten seconds.
+        while "everybody is let in" not in (log := await name_everything()):
+            await asyncio.sleep(1)
     assert not any(line.startswith(forged) for line in log.splitlines())
     assert not set(log) & set("\r\x07\x1b\u2028\u202e")
 

@@ -271,7 +271,7 @@ def test_what_cannot_be_done_is_refused_by_name_and_changes_nothing(
         ("POST", "/$stores", {"url": f"sqlite://{tmp_path}/at/all.db"}, 400, "does not exist"),
         ("POST", "/$stores", {"url": "sqlite:///nowhere/all.db"}, 403, "--allow-store"),
         ("POST", "/$stores", {"url": "mongodb://x"}, 400, "not a kind of store"),
-        ("POST", "/$stores", {"url": f"sqlite://{tmp_path}/x.db", "name": "a b"}, 400, "no store's name"),
+        ("POST", "/$stores", {"url": f"sqlite://{tmp_path}/x.db", "name": "a b"}, 400, "not a valid"),
         ("POST", "/$stores", {"url": f"sqlite://{tmp_path}/x.db", "name": 1}, 400, "'name' must be text"),
         ("POST", "/$stores", {"url": f"sqlite://{tmp_path}/theirs.db"}, 400, "belongs to another namespace"),
         ("POST", "/$stores", {"url": f"sqlite://{own}", "name": "again"}, 409, "attached already"),

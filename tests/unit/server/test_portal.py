@@ -166,7 +166,8 @@ class Browser:
 
 @pytest.fixture
 def running(start_server: StartServer) -> Iterator[ServerProcess]:
-    server = start_server({"portal": {}, "orders": {"EnablePartitioning": True}}, {"": [LISTENS]})
+    queues = {"portal": {}, "orders": {"EnablePartitioning": True}}
+    server = start_server(queues, {"": [LISTENS]}, "--stall-after", "20")
     yield server
     assert server.stop() == 0
 
