@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 COMPILED := .venv-compiled
 # More than there are cores: most tests wait, for a lock to end or a client to try again.
-WORKERS ?= 4
+WORKERS ?= 5
 
 # Byte code is kept wherever these commands run: without it, each start of a server compiles all its modules.
 unexport PYTHONDONTWRITEBYTECODE
