@@ -75,17 +75,22 @@ def admit(
 
     With duplicate detection, its identity is added to `identities`.
     """
-    stored, message_id, session_id, front = _parts(payload, at)
-    if (
-        front[-1]
-        and session_id is None
-        and message_id is not None
-        and len(message_id) <= KEY_LENGTH_MAX
-        and not description.requires_duplicate_detection
-    ):
-        # Fast path: nothing in `_admitted` would change such a message or give it a key.
-        return Message(stored, len(stored)), None
-    return _admitted(stored, message_id, session_id, front, at, description, identities)
+    # Fast path: a message that begins as the latest one did, and that `_admitted` would not change.
+    start, stored_start, _, _, _, _, is_plain = _latest[0]
+    if is_plain and payload.startswith(start) and len(payload) <= PROPERTY_BYTES_MAX:
+        found = ordinary(payload, len(start))
+        if found is not None:
+            bare_at, message_id, session_id = found
+            if (
+                bare_at
+                and bare_at == len(start)
+                and session_id is None
+                and len(message_id) <= KEY_LENGTH_MAX
+                and not description.requires_duplicate_detection
+            ):
+                stored = stored_start + payload[bare_at:]
+                return Message(stored, len(stored)), None
+    return _admitted(*_parts(payload, at), at, description, identities)
 
 
 def _parts(payload: bytes, at: Instant) -> Parts:

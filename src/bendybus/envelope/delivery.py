@@ -172,6 +172,8 @@ def render_locked(messages: Sequence[Message], payloads: Sequence[bytes]) -> lis
     front_size, pack = FRONT.size, _FROM_TOKEN.pack
     tokens = [message.lock_token or _NO_TOKEN for message in messages]
     partition = until = -1
+    # The front of the message before this one, if nothing but that chose its kind.
+    same: bytes | None = None
     for message, payload, token, (uuid,) in zip(messages, payloads, tokens, _uuids(tokens), strict=True):
         front = payload[:front_size]
         number, origin, expires_at = message.sequence_number, message.origin, message.expires_at
@@ -179,22 +181,30 @@ def render_locked(messages: Sequence[Message], payloads: Sequence[bytes]) -> lis
             partition, until = number >> PARTITION_SHIFT, message.locked_until
             locked_together = _partition(message) + _LOCKED_UNTIL + _LONG.pack(until)
             kinds = _kinds[1 if partition else 0]
+            same = None
+        is_plain = not (message.delivery_count or message.state or message.amendment)
+        if front == same and is_plain and origin is None and expires_at is None:
+            head = start + pack(uuid, between, message.enqueued_at, _SEQUENCE_NUMBER, number) + locked_together
+            rendered.append((token, head, payload[front_size:]))
+            continue
         key: bytes | tuple[bytes, int, bool] = front
         lifetime = 0
         if origin is not None or expires_at is not None:
             lifetime = -1 if expires_at is None else max(0, expires_at - message.enqueued_at)
             key = front, lifetime, origin is None
         kind = kinds.get(key)
-        is_plain = not (message.delivery_count or message.state or message.amendment)
+        same = None
         if kind is not None and is_plain:
             start, between, bare_at, shows_lifetime = kind
             head = start + pack(uuid, between, message.enqueued_at, _SEQUENCE_NUMBER, number)
             if origin is not None:
                 head += _first_number(message)
             head += locked_together
+            bare = payload[bare_at:]
             if bare_at > front_size:
                 head += payload[front_size:bare_at]
-            bare = payload[bare_at:]
+            elif key is front and not shows_lifetime:
+                same = front
             if shows_lifetime:
                 bare = with_lifetime(bare, message.enqueued_at, lifetime)
         else:
