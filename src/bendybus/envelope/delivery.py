@@ -174,6 +174,7 @@ def render_locked(messages: Sequence[Message], payloads: Sequence[bytes]) -> lis
     partition = until = -1
     # The front of the message before this one, if nothing but that chose its kind.
     same: bytes | None = None
+    start = between = b""
     for message, payload, token, (uuid,) in zip(messages, payloads, tokens, _uuids(tokens), strict=True):
         front = payload[:front_size]
         number, origin, expires_at = message.sequence_number, message.origin, message.expires_at
