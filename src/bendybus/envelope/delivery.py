@@ -185,8 +185,8 @@ def render_locked(messages: Sequence[Message], payloads: Sequence[bytes]) -> lis
             same = None
         is_plain = not (message.delivery_count or message.state or message.amendment)
         if front == same and is_plain and origin is None and expires_at is None:
-            head = start + pack(uuid, between, message.enqueued_at, _SEQUENCE_NUMBER, number) + locked_together
-            rendered.append((token, head, payload[front_size:]))
+            head = start + pack(uuid, between, message.enqueued_at, _SEQUENCE_NUMBER, number)
+            rendered.append((token, head + locked_together, payload[front_size:]))
             continue
         key: bytes | tuple[bytes, int, bool] = front
         lifetime = 0
