@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import sys
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from process import Broker, BrokerFailed, Endpoint
 from shape_entities import Address, Entity
 
-from bendybus.build import is_compiled
-
-__all__ = ["PARTITIONED_QUEUE", "PLAIN_QUEUE", "Bendybus"]
+__all__ = ["PARTITIONED_QUEUE", "PLAIN_QUEUE", "Bendybus", "PureBendybus"]
 
 PLAIN_QUEUE = "plain"
 PARTITIONED_QUEUE = "parts16"  # Standard tier: a partitioned queue has 16 partitions
@@ -54,7 +52,7 @@ class Bendybus(Broker):
         config.write_text(json.dumps(configuration(self._entities), indent=2))
         self.spawn(
             [
-                *(find_command(), "serve", "--data", data / "namespace", *self.store_options()),
+                *(self._command(), "serve", "--data", data / "namespace", *self.store_options()),
                 *self.tls_options(),
                 *("--port", "0", "--admin-port", "0", "--config", config),
             ]
@@ -77,10 +75,25 @@ class Bendybus(Broker):
         return Address(entity.name, sources or (entity.name,))
 
     def version(self) -> str:
-        try:
-            return f"Bendybus {version('bendybus')} ({'compiled' if is_compiled() else 'pure Python'})"
-        except PackageNotFoundError:
-            return "Bendybus"
+        told = subprocess.run([self._command(), "--version"], capture_output=True, text=True, check=True)
+        return told.stdout.strip().replace("bendybus", "Bendybus")
+
+    def _command(self) -> Path:
+        return find_command()
+
+
+class PureBendybus(Bendybus):
+    """The same from another environment, where it is not compiled."""
+
+    name = "pure"
+    label = "Bendybus in pure Python"
+
+    def __init__(self, command: Path, entities: tuple[Entity, ...], certificate: Path) -> None:
+        super().__init__(None, entities, certificate)
+        self._pure_command = command
+
+    def _command(self) -> Path:
+        return self._pure_command
 
 
 def find_command() -> Path:

@@ -13,7 +13,7 @@ from shape_results import LABELS, Comparison
 
 __all__ = ["console_table", "plot_shapes"]
 
-COLOURS = {"rabbitmq": "#9aa0a6", "artemis": "#d9a441", "bendybus": "#1b6ca8"}
+COLOURS = {"rabbitmq": "#9aa0a6", "artemis": "#d9a441", "bendybus": "#1b6ca8", "pure": "#7fb2dc"}
 
 
 def console_table(comparison: Comparison) -> Table:

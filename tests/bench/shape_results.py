@@ -16,8 +16,8 @@ from shape_rows import Row
 __all__ = ["LABELS", "Comparison", "Outcome", "Run", "as_json", "between_markers", "markdown"]
 
 OURS = "bendybus"
-PEERS = ("rabbitmq", "artemis")
-LABELS = {"bendybus": "Bendybus", "rabbitmq": "RabbitMQ", "artemis": "Artemis"}
+PEERS = ("pure", "rabbitmq", "artemis")
+LABELS = {"bendybus": "Bendybus", "pure": "pure Python", "rabbitmq": "RabbitMQ", "artemis": "Artemis"}
 NOTHING = "-"
 
 BEGIN, END = "<!-- shapes: written by tests/bench/shapes.py -->", "<!-- end of shapes -->"

@@ -1,10 +1,12 @@
 """`make bench`, section shapes: messages of every shape, at Bendybus, RabbitMQ and Artemis in one run.
 
     python tests/bench/shapes.py [--quick] [--only BROKER]... [--rows NAME,NAME] [--rounds N] [--docs]
+                                  [--pure COMMAND]
 
 The rows are in shape_rows.py, how they are run in shape_runs.py, how they are shown in shape_report.py. The
 results go to tests/bench/results/shapes.json, shapes.md and shapes.png. --docs also puts the table into
-docs/benchmarks.md. The exit status is 1 when a row failed.
+docs/benchmarks.md. --pure adds the `bendybus` of an environment without the compiled wheel. The exit status
+is 1 when a row failed.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from shape_results import Comparison
 
 BROKERS = ("bendybus", "rabbitmq", "artemis")
+PURE = "pure"
 ROUNDS, ROUNDS_QUICK = 5, 1
 # A Java virtual machine compiles what it runs often: until then Artemis is slower than it is.
 WARM_UP, WARM_UP_QUICK = 200_000, 50_000
@@ -58,6 +61,7 @@ def parse_options() -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", help="fewer messages, one round: about five minutes")
     parser.add_argument("--only", action="append", choices=BROKERS, help="this broker; may be repeated")
+    parser.add_argument("--pure", type=Path, metavar="COMMAND", help="a `bendybus` that is not compiled, too")
     parser.add_argument("--rows", default="", help="these rows, by name, with commas; see shape_rows.py")
     parser.add_argument("--count", type=int, help="messages of a row at most, to try whether it works")
     parser.add_argument("--rounds", type=int, help="repetitions of each row; medians are shown")
@@ -85,7 +89,8 @@ def run_shapes(options: argparse.Namespace, console: Console) -> int:
     plan = shape_runs.ShapePlan(rounds, options.quick, warm_up, options.count)
     tell: Callable[[str], None] = lambda line: console.print(line, style="dim", markup=False)  # noqa: E731
     with contextlib.ExitStack() as running:
-        brokers, skipped = start_brokers(options.only or BROKERS, running, tell)
+        names = [*(options.only or BROKERS), *([PURE] if options.pure else [])]
+        brokers, skipped = start_brokers(names, options.pure, running, tell)
         versions = [broker.version() for broker in brokers]
         outcomes = shape_runs.measure_shapes(brokers, rows, plan, tell) if brokers else []
     failures = [f"{one.row}, {one.broker}: {failure}" for one in outcomes for failure in one.failures]
@@ -103,7 +108,7 @@ def run_shapes(options: argparse.Namespace, console: Console) -> int:
 
 
 def start_brokers(
-    names: Sequence[str], running: contextlib.ExitStack, tell: Callable[[str], None]
+    names: Sequence[str], pure: Path | None, running: contextlib.ExitStack, tell: Callable[[str], None]
 ) -> tuple[list[Broker], list[str]]:
     """Starts the brokers asked for; those that cannot run are left out, with the reason."""
     from process import BrokerFailed
@@ -114,7 +119,7 @@ def start_brokers(
     for name in dict.fromkeys(names):
         tell(f"starting {name}")
         try:
-            brokers.append(running.enter_context(make_broker(name, certificate)))
+            brokers.append(running.enter_context(make_broker(name, certificate, pure)))
         except BrokerFailed as failure:
             skipped.append(f"{name}: {failure}")
     return brokers, skipped
@@ -129,15 +134,17 @@ def make_certificate(running: contextlib.ExitStack) -> Path:
     return folder
 
 
-def make_broker(name: str, certificate: Path) -> Broker:
+def make_broker(name: str, certificate: Path, pure: Path | None) -> Broker:
     from artemis import Artemis
-    from bendybus_server import Bendybus
+    from bendybus_server import Bendybus, PureBendybus
     from rabbitmq import RabbitMq
     from shape_entities import ENTITIES
 
     entities = tuple(ENTITIES.values())
     if name == "rabbitmq":
         return RabbitMq(entities, certificate)
+    if name == PURE and pure is not None:
+        return PureBendybus(pure, entities, certificate)
     return Artemis(entities, certificate) if name == "artemis" else Bendybus(None, entities, certificate)
 
 
