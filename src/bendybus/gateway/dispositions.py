@@ -35,8 +35,7 @@ __all__ = ["Dispositions"]
 
 
 class Dispositions:
-    """One link's dispositions. Calls `go_on` when messages were settled, so that the link can deliver
-    more."""
+    """One link's dispositions. Calls `go_on` when messages were settled, so that it can deliver more."""
 
     def __init__(
         self, connection: AmqpConnection, link: SendingLink, queue: Queue, go_on: Callable[[], None]

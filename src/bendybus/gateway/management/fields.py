@@ -42,8 +42,7 @@ def session_id_of(body: Body) -> SessionId | None:
 
 
 def sequence_numbers(body: Body) -> list[SequenceNumber]:
-    """Each number once. A small request that repeats a number could otherwise get a gigabyte as its
-    answer."""
+    """Each number once: otherwise the answer to a small request could be a gigabyte."""
     asked = dict.fromkeys(_integer(each, "sequence-numbers") for each in array(body, "sequence-numbers"))
     return [SequenceNumber(number) for number in asked]
 
