@@ -1,5 +1,4 @@
-"""Streams of sub-queues: dead letters keep their sequence numbers, so they do not arrive in the order of
-their numbers.
+"""Streams of sub-queues, in which dead letters do not arrive in the order of their sequence numbers.
 
 A position cannot describe which letters were read. So an offset has the numbers themselves: `batch`, what
 this micro-batch reads, and `seen`, what earlier ones have read and was still there when the batch was

@@ -216,8 +216,7 @@ class Entities:
             raise EntityExists(f"The messaging entity '{path}' already exists.")
 
     def settled(self, description: S, present: Queue | Topic | None = None) -> S:
-        """The description, completed with what its author left to the namespace; `present` is the entity, if
-        it exists.
+        """The description with the namespace's choices added; `present` is the entity, if it exists.
 
         Refused if the entity asks for partitions that the namespace does not give (P-09). An entity that
         exists keeps its partitions.

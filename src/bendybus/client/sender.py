@@ -1,5 +1,4 @@
-"""Sending: messages are packed into batches, several batches are sent at a time, and every outcome is
-awaited.
+"""Sending: packs messages into batches, sends several at a time, and waits for every outcome.
 
 `post` fills a window and `flush` empties it. A batch is sent again if it was refused for a transient reason,
 or if the connection was lost before its outcome arrived. So a message may arrive twice, but it does arrive.

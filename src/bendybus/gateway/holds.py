@@ -27,8 +27,7 @@ class Hold:
     """Raises if the client may not delete a durable subscription."""
 
     def end(self, *, closed: bool) -> asyncio.Task[BrokerError | None] | None:
-        """The link has ended. Returns what to do before the client is answered; its result is the error, if
-        any.
+        """The link has ended. Returns what to await before the client is answered: an error, or None.
 
         A durable subscription stays, unless the client closes the link: "the terminus [is] destroyed" then
         [AMQP 2.6.4].

@@ -1,5 +1,4 @@
-"""The client of the management API: sends requests to a server, and raises refusals as errors of this
-package.
+"""The client of the management API: sends requests to a server, and raises refusals as errors.
 
 Works against Azure too: it speaks the API's own version, signs as the SDKs do, and understands both answers
 that servers give for a missing entity. The connection: http.py. The documents: entries.py. What is in them:

@@ -1,5 +1,4 @@
-"""Reports the progress of a pipeline's run to the server, so that people can see it. Reporting never disturbs
-the run.
+"""Reports the progress of a pipeline's run to the server. Reporting never disturbs the run.
 
 Reports go out from a thread, at most one a second; only the newest one that waits is sent. If the server
 cannot be reached, or is not a Bendybus server, the run continues without reports. The server's side:
