@@ -104,7 +104,7 @@ EVENTS: Final[Mapping[str, Event]] = {
     "namespace-deleted": Event("a namespace was deleted with all its entities and messages"),
     "store-attached": Event("a messaging store was attached", ("store",)),
     "broker-drain-begun": Event("a broker gives its messaging stores to others", ("broker",)),
-    "broker-drain-ended": Event("a broker that gave its messaging stores away takes part again", ("broker",)),
+    "broker-drain-ended": Event("a broker that was drained takes part again", ("broker",)),
     "store-drain-begun": Event("a messaging store is being emptied", ("store",)),
     "store-drain-ended": Event("a messaging store that was being emptied is used again", ("store",)),
     "store-retired": Event("an empty messaging store was retired", ("store",)),

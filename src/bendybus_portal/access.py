@@ -1,4 +1,4 @@
-"""A namespace as one key opens it: the clients to talk to it, and what the key may do there.
+"""The access to a namespace with one key: the clients, and the rights of the key.
 
 Everything here blocks; pages call it through `in_thread`, so that no page waits for another's server.
 """
@@ -108,7 +108,7 @@ def find_rights(access: Access) -> Rights:
 
 
 def _rights_on_azure(access: Access) -> Rights:
-    """A key without Manage cannot be asked what it may do: it is told when it is refused."""
+    """The rights of a key without Manage cannot be queried: the server refuses what it may not do."""
     name, tier, manage = access.namespace.host.partition(".")[0], "", False
     try:
         with access.management() as management:

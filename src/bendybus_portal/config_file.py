@@ -25,7 +25,7 @@ def read_config(text: str) -> Mapping[str, Any]:
 
 
 def import_work(access: Access, namespace: Mapping[str, Any], job: Job) -> None:
-    """Create what is not there; what is there stays as it is."""
+    """Create the entities that do not exist. Existing ones are not changed."""
     with access.management() as management:
         for step in imported(management, namespace):
             if job.stopping:

@@ -17,7 +17,7 @@ from bendybus_portal.peeking import Filters, peek_page
 
 __all__ = ["Checked", "check_action", "check_filter", "recent_messages"]
 
-# Looked at, from all subscriptions of the topic together.
+# Messages to examine, from all subscriptions of the topic together.
 RECENT_MAX: Final = 100
 
 
@@ -82,7 +82,7 @@ def check_filter(expression: str, messages: Iterable[ReceivedMessage]) -> Checke
                 if compiled.matches(Reading(PeekedView(message), uuid.uuid4)):
                     matching.append(message)
             except BrokerError:
-                # The rule fails on this message; the subscription would decide what becomes of it.
+                # The rule fails on this message; the subscription would decide what happens to it.
                 continue
     except BrokerError as error:
         return Checked(str(error))
@@ -99,7 +99,7 @@ def check_action(text: str) -> str:
 
 
 def recent_messages(access: Access, topic: str, subscriptions: Iterable[str]) -> list[ReceivedMessage]:
-    """What is in the subscriptions of a topic now, each message once."""
+    """The current messages in the subscriptions of a topic, each once."""
     found: dict[object, ReceivedMessage] = {}
     for name in subscriptions:
         page = peek_page(access, f"{topic}/Subscriptions/{name}", Filters())

@@ -1,8 +1,7 @@
-"""What every request to the portal has to pass before a page sees it.
-
-A request of another site is refused, WebSockets included: its `Origin` is not the host that it calls. Without
-a session only the sign-in page and static files are served. No answer may be framed, sniffed or, if it is a
-page, cached; scripts, styles and connections come from this server alone.
+"""The checks that every request to the portal has to pass. A request from another site is refused, WebSockets
+included: its `Origin` is not the host that it calls. Without a session only the sign-in page and static files
+are served. No answer may be framed, sniffed or, if it is a page, cached; scripts, styles and connections come
+from this server alone.
 """
 
 from __future__ import annotations
@@ -115,7 +114,7 @@ class Guard:
         except Unauthorized:
             return None
         except BrokerError:
-            # The server is being restarted: the browser asks again.
+            # The server is being restarted: the browser retries.
             return None
         return sessions.resume(number, access, rights, ends_at)
 

@@ -1,4 +1,4 @@
-"""What an entity's partitions have told over time: rates, depth, ages, and each partition's share."""
+"""The history of an entity's partitions: rates, depth, ages, and each partition's share."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Work that takes longer than a click: resubmit, move, purge, send many. It has progress and can be stopped.
 
-A job runs in a thread and belongs to a session, not to a page: it goes on when the page is left, and every
+A job runs in a thread and belongs to a session, not to a page: it continues when the page is left, and every
 page of the session shows it.
 """
 

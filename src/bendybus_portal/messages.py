@@ -163,7 +163,7 @@ def move_work(
 
 
 def remove_numbers(client: BusClient, path: str, numbers: list[int]) -> int:
-    """Remove exactly these messages; what has gone already is skipped. Bendybus only."""
+    """Remove exactly these messages; those that no longer exist are skipped. Bendybus only."""
     answer = client.management(path).request(
         "bendybus:complete-numbers", {"sequence-numbers": Array(int, [*numbers])}
     )
@@ -220,7 +220,7 @@ def send_work(access: Access, path: str, draft: Draft, count: int, job: Job) -> 
 
 
 def cancel_scheduled(access: Access, path: str, number: int) -> ReceivedMessage:
-    """Returns the message, which is gone."""
+    """Returns the message, which no longer exists."""
     message = find_message(access, path, number)
     with access.bus() as client:
         client.management(path).request(

@@ -1,4 +1,4 @@
-"""What has changed between two versions of a piece of markup, so that a page is sent that and no more. Pure.
+"""The differences between two versions of a piece of markup, so that only those are sent to a page. Pure.
 
 The markup is ours (markup.py): every `<` begins a tag, and values of attributes are quoted. If only texts and
 attributes have changed, the changes name their nodes by their place in the order of the document, and
@@ -48,7 +48,7 @@ def changes_between(before: Pieces, after: Pieces) -> Changes | None:
         else:
             if old != new:
                 name = _name(old)
-                # The markup does not tell whether a person has ticked a box: another box begins anew.
+                # The markup does not tell whether a person has ticked a box: another box starts fresh.
                 if name != _name(new) or name.startswith("</") or name == "<input":
                     return None
                 changes.append((place, _attributes_changed(old, new)))

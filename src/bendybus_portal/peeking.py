@@ -1,8 +1,8 @@
-"""Looking at messages: a page of those that match, over all partitions in the order of enqueueing.
+"""Pages of messages that match a filter, over all partitions in the order of enqueueing.
 
 The server peeks in the order of sequence numbers, and so partition after partition. Here each partition is
-read from a position of its own, and what comes is merged by time. All positions together are the place where
-the next page begins, and part of its address. Everything blocks.
+read from its own position, and the messages are merged by time. The next page begins at all these positions
+together, which are part of its address. Everything blocks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Filters", "PeekedPage", "batches", "find_message", "peek_page", "rea
 
 # On a page.
 PAGE: Final = 50
-# Looked at for one page, however few match: a second or two.
+# Messages to examine for one page, however few match: a second or two.
 SCANNED_MAX: Final = 5000
 # Asked for at a time: few of each partition at first, because most pages end soon.
 BATCH_FIRST: Final = 8
@@ -34,7 +34,7 @@ _COUNTER: Final = (1 << PARTITION_SHIFT) - 1
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Which messages; what is empty does not matter."""
+    """Which messages to show; empty fields are ignored."""
 
     state: str = ""
     partition: int | None = None
@@ -99,7 +99,7 @@ def batches(management: Management, *, without_body: bool = False) -> Iterator[l
 
 
 def find_message(access: Access, path: str, number: int) -> ReceivedMessage:
-    """`MessageNotFound` if it has gone."""
+    """`MessageNotFound` if it no longer exists."""
     with access.bus() as client:
         found = _peek(client.management(path), number, 1)
     if not found or found[0].sequence_number != number:

@@ -88,7 +88,7 @@ def run_for_server() -> None:
     server = _server(make_app(settings), uds=told["socket"])
 
     def wait() -> None:
-        # Nothing more is written: this returns when the server has gone or wants us to go.
+        # Nothing more is written: this returns when the server has ended or wants the portal to end.
         sys.stdin.buffer.read()
         server.should_exit = True
 
@@ -103,7 +103,7 @@ def _begin() -> None:
 
 
 def _yield_to_the_broker() -> None:
-    """Only now: somebody waits for the first page. Threads that this one starts are as modest."""
+    """Called late, because somebody waits for the first page. New threads inherit the priority."""
     with suppress(OSError):
         os.nice(NICENESS)
     if hasattr(os, "SCHED_BATCH"):

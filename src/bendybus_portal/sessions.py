@@ -143,7 +143,7 @@ class Sessions:
         return session if session is not None and session.alive else None
 
     def reopened(self, cookie: str | None) -> tuple[Access, str, float] | None:
-        """What a cookie of an earlier process stands for; its rights have to be found again."""
+        """The session of a cookie from an earlier process; its rights have to be queried again."""
         content = self._opened(cookie)
         if not content:
             return None
@@ -156,7 +156,7 @@ class Sessions:
             return None
 
     def resume(self, number: str, access: Access, rights: Rights, ends_at: float) -> Session:
-        # Two requests of one page may both find that the session has to be found again.
+        # Two requests of one page may both find that the session has to be restored.
         known = self._known.get(number)
         if known is not None:
             return known

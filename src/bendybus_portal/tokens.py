@@ -1,7 +1,7 @@
-"""Tokens that somebody else made: what they say of themselves, before the server has believed them. Pure.
+"""Tokens of an identity provider: their claims, before the server has checked them. Pure.
 
-The portal only shows a token's name and forgets the session when the token ends. Whether it is genuine, and
-what it may do, is for the server to say with every request.
+The portal only shows a token's name and forgets the session when the token ends. With every request, the
+server decides whether it is genuine and what it may do.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""What has just been done and can be taken back: offered for some seconds, on every page of the session.
+"""Actions that can be undone: offered for some seconds, on every page of the session.
 
-Only what is exactly as before when it has been taken back is offered: settings, rules, policies with their
-keys, session states, and scheduled messages (under a new number). What loses messages is confirmed instead.
+An action is offered only if undoing it restores the exact former state: settings, rules, policies with their
+keys, session states, and scheduled messages (under a new number). An action that loses messages has to be
+confirmed instead.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Streams of sub-queues: dead letters keep their sequence numbers, so they arrive in no order of them.
+"""Streams of sub-queues, in which dead letters do not arrive in the order of their sequence numbers.
 
-A position cannot say what was read. So an offset has the numbers themselves: `batch`, what this micro-batch
-reads, and `seen`, what earlier ones have read and was still there when the batch was planned. A letter that
-leaves the sub-queue never comes back under its number, so `seen` is never longer than the sub-queue. A replay
-reads `batch` again. In mode `consume`, a commit completes both lists, so the next one makes up for one that
-failed. As in stream.py, an empty batch is planned to cause the commit of the last. Other entities: stream.py.
+A position cannot describe which letters were read. So an offset has the numbers themselves: `batch`, what
+this micro-batch reads, and `seen`, what earlier ones have read and was still there when the batch was
+planned. A letter that leaves the sub-queue never comes back under its number, so `seen` is never longer than
+the sub-queue. A replay reads `batch` again. In mode `consume`, a commit completes both lists, so the next one
+makes up for one that failed. As in stream.py, an empty batch is planned to cause the commit of the last.
+Other entities: stream.py.
 """
 
 from __future__ import annotations

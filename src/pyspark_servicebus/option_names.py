@@ -1,7 +1,7 @@
-"""Names of options: how they arrive from Spark, and what to answer to a name that is unknown.
+"""Names of options: how they arrive from Spark, and the error for an unknown name.
 
 `CREATE TABLE ... USING servicebus OPTIONS (...)` passes each option with the prefix `option.`, beside
-properties of the table itself. A name of Kafka's source, or of another connector, is answered with the name
+properties of the table itself. For a name of Kafka's source, or of another connector, the error says the name
 that the option has here. The options themselves: options.py.
 """
 

@@ -5,7 +5,7 @@
 The commands run as a user runs them, one after the other, each against queues of its own: a
 process and its Java are killed at some moment of their life, `--kills` times, and then the
 command runs to its end. All messages must be where they belong, once, and in the order that
-their keys had. Streams under harder weather: spark_check.py; clusters: cluster_check.py.
+their keys had. Streams under more kinds of faults: spark_check.py; clusters: cluster_check.py.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ def test_a_subscription_has_one_session_in_whatever_case_it_is_written(bus: SdkB
 
 
 def age(server: ServerProcess) -> None:
-    """Make its catalogue what the versions wrote for which case counted in keys."""
+    """Make its catalog what the versions wrote for which case counted in keys."""
     with closing(sqlite3.connect(server.data / "catalog.db")) as catalog:
         for path, text in catalog.execute("SELECT path, description FROM entity").fetchall():
             description = json.loads(text)

@@ -1,4 +1,4 @@
-"""The catalogue keeps what exists, through restarts."""
+"""The catalog keeps what exists, through restarts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def postgres_catalog(postgres: Postgres) -> Catalog:
     return catalog
 
 
-# Another kind of catalogue joins by one more line here.
+# Another kind of catalog joins by one more line here.
 KINDS: dict[str, Callable[[Path, pytest.FixtureRequest], Catalog]] = {
     "memory": lambda path, request: MemoryCatalog(),
     "sqlite": lambda path, request: SqliteCatalog(path),

@@ -118,7 +118,7 @@ def test_another_program_s_database_is_refused_and_left_alone(tmp_path: Path) ->
     assert contents(tmp_path) == before
 
 
-def test_a_catalogue_is_not_taken_for_a_messaging_store(tmp_path: Path) -> None:
+def test_a_catalog_is_not_taken_for_a_messaging_store(tmp_path: Path) -> None:
     catalog = SqliteCatalog(tmp_path / "catalog.db")
     catalog.open()
     catalog.close()

@@ -5,7 +5,7 @@
     /{topic}/Subscriptions/{name}/Rules
     /{topic}/Subscriptions/{name}/Rules/{rule}
 
-`Subscriptions` and `Rules` are recognized in any case. This module only parses text.
+`Subscriptions` and `Rules` are recognised in any case. This module only parses text.
 """
 
 from __future__ import annotations

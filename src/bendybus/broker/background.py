@@ -1,4 +1,4 @@
-"""Changes of entities that links begin and that end without them.
+"""Changes to entities that links start and that continue without them.
 
 A task of a connection is cancelled when the connection ends. An entity must not be left half created or
 half deleted by that, so the broker owns these tasks.
@@ -29,7 +29,7 @@ class Background:
         return task
 
     async def stop(self) -> None:
-        """The broker stops: wait a while for what is under way."""
+        """The broker stops: wait a while for the running tasks."""
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=STOP_MAX_S)
             for task in late:

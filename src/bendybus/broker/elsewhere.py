@@ -1,7 +1,7 @@
 """What a broker needs from the other brokers of its namespace. A broker that is alone has none.
 
 Each messaging store belongs to one broker, which owns the partitions in it; in a cluster on PostgreSQL a
-store may pass to another broker (cluster/ownership.py). One broker has the catalog and makes all changes of
+store may pass to another broker (cluster/ownership.py). One broker has the catalog and makes all changes to
 entities; the others follow it (cluster/following.py). The implementation: cluster/.
 """
 
@@ -23,8 +23,7 @@ __all__ = ["Alone", "Elsewhere"]
 
 
 class Elsewhere(Protocol):
-    """The other brokers. What changes entities is called only where the catalog is; only `change_rules` is
-    called elsewhere."""
+    """The other brokers. Only the broker with the catalog calls methods that change entities."""
 
     has_catalog: bool
     """Whether this broker has the catalog, and so makes the changes."""

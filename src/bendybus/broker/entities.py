@@ -211,12 +211,12 @@ class Entities:
         return entity
 
     def refuse_taken(self, path: str) -> None:
-        """A new entity must have a new name. Nothing else is said of a description whose name is taken."""
+        """A new entity must have a new name. If the name is taken, no other error is reported."""
         if self.look_up(path) is not None:
             raise EntityExists(f"The messaging entity '{path}' already exists.")
 
     def settled(self, description: S, present: Queue | Topic | None = None) -> S:
-        """The description with what its author left to the namespace; `present` is the entity, if it exists.
+        """The description with the namespace's choices added; `present` is the entity, if it exists.
 
         Refused if the entity asks for partitions that the namespace does not give (P-09). An entity that
         exists keeps its partitions.
@@ -359,7 +359,7 @@ class Entities:
     # -- deleting -----------------------------------------------------------------
 
     async def delete(self, entity: SendTarget) -> None:
-        """Remove the entity once no other change is under way, unless it is gone by then."""
+        """Remove the entity once no other change is under way, unless it no longer exists by then."""
         async with self.changing:
             if not entity.deleted:
                 await self.remove(entity)

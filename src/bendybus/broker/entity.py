@@ -125,7 +125,7 @@ class Entity(ABC, Generic[H, L, D]):
             own.store.add_resident(own)
 
     def exchange(self, port: H, own: L | None) -> H:
-        """A partition has another owner from now on. Returns what stood for it so far.
+        """A partition has another owner from now on. Returns the object that represented it until now.
 
         `own`: the same partition, if this broker owns it now. Its store is told.
         """

@@ -27,7 +27,7 @@ LATENCY_MAX_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class EntityFaults:
-    """What is wrong with an entity."""
+    """The faults of an entity."""
 
     busy_share: float = 0.0
     """This share of sends, requests and calls over HTTP is answered with `server-busy`."""
@@ -36,7 +36,7 @@ class EntityFaults:
     throttled: frozenset[int] = frozenset()
     """Partitions that take no message: those with a key for them are answered with `server-busy`."""
     detaching: bool = False
-    """Whether links are being detached, at this very moment."""
+    """Whether links are being detached at this moment."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.busy_share <= 1:
@@ -64,7 +64,7 @@ class EntityFaults:
 
 
 def switch(entity: Entity[Any, Any, Any], faults: EntityFaults) -> None:
-    """Make this wrong with the entity from now on, and nothing else."""
+    """Replace the faults of the entity by these."""
     unknown = [number for number in faults.throttled if not 0 <= number < len(entity.hosts)]
     if unknown:
         raise ArgumentError(f"'{entity.path}' has no partition {unknown[0]}; it has {len(entity.hosts)}.")
@@ -82,6 +82,6 @@ def detach_links(entities: Entities, entity: Entity[Any, Any, Any]) -> None:
 
 
 async def lose_locks(queue: Queue) -> None:
-    """End all locks of messages and sessions, as if their time was over."""
+    """End all locks of messages and sessions, as if they had expired."""
     for host in queue.own.values():
         await host.ask(LoseLocks())

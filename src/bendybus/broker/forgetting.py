@@ -82,7 +82,7 @@ async def give_up(entities: Entities, lost: AttachedStore) -> Loss:
     refuse_present(lost)
     loss = loss_of(lost)
     wanted = list(_wanted(entities, lost))
-    # They are nobody's for a while. A probe that finds them must not take them for leftovers.
+    # They belong to no entity for a while. A probe that finds them must not sweep them.
     lost.recovery.given_up = {(each.host.path, each.host.number) for each in wanted}
     for each in wanted:
         # A probe that is under way may still answer. It must not load them.

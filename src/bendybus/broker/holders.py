@@ -1,8 +1,8 @@
 """The holders of a partition's sessions, so that they can be notified.
 
-A holder is notified of new messages in its session, and once when the session is
-lost: because its lock expired, or because the partition was loaded again (locks
-are only in memory). Whether a lock is still valid, only the partition knows.
+A holder is notified of new messages in its session, and once when the session is lost: because its lock
+expired, or because the partition was loaded again (locks are only in memory). Only the partition knows
+whether a lock is still valid.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class SessionHolders:
         return None if held is None else held[1]
 
     def take_all(self) -> list[tuple[SessionLock, SessionHolder]]:
-        """They are told nothing more: somebody else tells them."""
+        """Stop informing them: another object does so from now on."""
         taken, self._holders = list(self._holders.values()), {}
         return taken
 

@@ -238,7 +238,7 @@ class Host(PartitionLifecycle[P]):
     def give_up(self, pass_on: Callable[[Command, OnReply], None]) -> Leftovers:
         """This broker does not own the partition any more, and its memory is discarded.
 
-        `pass_on`: what happens to commands of those who have not noticed.
+        `pass_on` gets the commands of callers that have not noticed.
         """
         self.store.remove_resident(self)
         self._pass_on = pass_on
@@ -249,7 +249,7 @@ class Host(PartitionLifecycle[P]):
         return left
 
     def _leave_sessions(self) -> list[tuple[SessionLock, SessionHolder]]:
-        """The sessions that have a holder. Somebody else tells it what happens from now on."""
+        """The sessions that have a holder. Another object informs the holders from now on."""
         return []
 
 

@@ -21,7 +21,7 @@ Mailbox: TypeAlias = list[tuple[Command, OnReply]]
 
 
 class Leftovers(NamedTuple):
-    """What stood for a partition leaves this to what stands for it next."""
+    """What the object that represents a partition leaves to its successor."""
 
     mailbox: Mailbox
     sessions: list[tuple[SessionLock, SessionHolder]]

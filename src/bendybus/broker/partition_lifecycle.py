@@ -121,7 +121,7 @@ class PartitionLifecycle(ABC, Generic[P]):
 
     @property
     def current(self) -> Any:
-        """What stands for the partition now: something else, once another broker owns it."""
+        """The object that represents the partition now: another one, once another broker owns it."""
         return self._entity.hosts[self.number]
 
     @property

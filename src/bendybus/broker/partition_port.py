@@ -1,9 +1,9 @@
-"""The seam between a partition and everything that uses one: the gateway, REST, forwarding, transactions.
+"""The interface between a partition and its users: the gateway, REST, forwarding, transactions.
 
-A partition is asked by commands, which are values (domain/commands.py), and answers each with a reply or an
-error. It tells receivers about three things: messages became available (`Queue.wake`), a session has
-messages, and a session is lost (`SessionHolder`). Payloads are read by message. Users of a partition rely
-on nothing else, so they need not know which broker owns it.
+A partition takes commands, which are values (domain/commands.py), and answers each with a reply or an error.
+It informs receivers of three things: messages became available (`Queue.wake`), a session has messages, and a
+session is lost (`SessionHolder`). Payloads are read by message. Users of a partition rely on nothing else, so
+they need not know which broker owns it.
 
 The owner's implementations are `PartitionHost` and `TopicHost`; calls to them go straight to the partition.
 A partition of another broker is `RemotePartition` (cluster/remote.py). Only code of this package that keeps,
@@ -85,7 +85,7 @@ class PartitionPort(PartitionStatus, Protocol):
 
     @property
     def current(self) -> PartitionPort:
-        """What stands for the partition now: something else, once another broker owns it."""
+        """The object that represents the partition now: another one, once another broker owns it."""
 
     def now(self) -> Instant:
         """The time in its namespace."""
@@ -113,7 +113,7 @@ class PartitionPort(PartitionStatus, Protocol):
 
 
 class ReceivingPort(PartitionPort, Protocol):
-    """A partition of a queue or subscription. Methods that lock return what can be had at once."""
+    """A partition of a queue or subscription. Methods that lock return what is available at once."""
 
     @property
     def figures(self) -> QueueFigures | None: ...
@@ -124,7 +124,7 @@ class ReceivingPort(PartitionPort, Protocol):
         """How many messages, or how many sessions, could be locked now."""
 
     def is_unknown(self, subqueue: SubQueue) -> bool:
-        """Whether it is being found out what the partition has. Receivers are woken when it is known."""
+        """Whether another broker is being asked what the partition has. Its answer wakes the receivers."""
 
     async def known(self, subqueue: SubQueue) -> None:
         """Return once another broker has answered what the partition has."""

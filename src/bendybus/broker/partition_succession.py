@@ -1,7 +1,7 @@
-"""What outlives an owner of a partition: the holders of its sessions, and what only memory knows.
+"""What outlives an owner of a partition: the holders of its sessions, and state that is only in memory.
 
 When another broker gets the partition by plan, locks, sessions and rests pass to it (domain/volatile.py). The
-next owner recalls them when it loads the partition, and the holders of sessions go on. Who owns which
+next owner restores them when it loads the partition, and the holders of sessions continue. Who owns which
 partition: cluster/ownership.py. What a partition does with commands: partition_host.py.
 """
 
@@ -104,7 +104,7 @@ class PartitionSuccession(PartitionReads):
             self._meet_holders(remembered)
 
     def _meet_holders(self, remembered: list[tuple[VolatileState, Instant]]) -> None:
-        """The sessions that the last owner had given away go on with their holders, or are free."""
+        """Sessions that were locked at the last owner continue with their holders, or are free."""
         partition = self._held
         assert partition is not None
         for lock in list(self.holders):

@@ -39,7 +39,7 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-# How long to wait before asking a catalog again that did not answer.
+# How long to wait before asking an unresponsive catalog again.
 ASK_AGAIN_S: Final = 1.0
 
 PartitionClaims: TypeAlias = dict[tuple[str, EntityPath, PartitionNumber], tuple[PartitionKey, Epoch]]

@@ -155,7 +155,7 @@ class Queue(Entity[ReceivingPort, PartitionHost, QueueDescription]):
         return any(partition is not None and partition.departing for partition in partitions)
 
     def is_unknown(self, subqueue: SubQueue) -> bool:
-        """Whether it is being found out what some partition has."""
+        """Whether another broker is being asked what some partition has."""
         return any(host.is_unknown(subqueue) for host in self.hosts)
 
     def in_turn(self) -> Iterator[ReceivingPort]:

@@ -1,4 +1,4 @@
-"""Requests about a whole server, for whoever can read its data folder: no namespace's key is needed."""
+"""Requests about a whole server. They need access to its data folder, and no key of a namespace."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def retire(command: Command, name: str) -> None:
 def forget(command: Command, name: str, yes: bool) -> None:
     """Give up a store that is lost for good, with every message in it.
 
-    Its partitions start again, empty, in the other stores. The store must be away.
+    Its partitions start again, empty, in the other stores. The store must be unavailable.
     """
     store = command.ask_json("GET", _path(name))
     if "loss" not in store:

@@ -1,4 +1,4 @@
-"""A blocking client for Service Bus namespaces, Bendybus's and Azure's, on our own AMQP engine.
+"""A blocking client for Service Bus namespaces, Bendybus's and Azure's, on the engine of the broker.
 
     settings = ClientSettings.from_connection_string(text, entity="orders")
     with BusClient(settings) as client:
@@ -8,10 +8,10 @@
         receiver.complete(messages)
         client.management().request("com.microsoft:peek-message", {...})
 
-One thread uses a client at a time, and none is started: a connection is served
-while one of its calls runs, and one that has been idle for too long is made anew
-by the next call. Settings can be pickled, and no key of theirs is ever printed.
-Failures are those of `bendybus.errors`, told apart by the condition on the wire.
+Only one thread may use a client at a time. The client starts no threads: it serves a connection while one of
+its calls runs. The next call replaces a connection that was closed because it was idle. Settings can be
+pickled, and their keys are never printed. Errors are those of `bendybus.errors`, according to the condition
+on the wire.
 """
 
 from bendybus.client.client import BusClient

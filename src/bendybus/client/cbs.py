@@ -31,7 +31,7 @@ class ChannelTokens:
         channel.keep_fresh = self._renew_due
 
     def require(self, entity: str) -> None:
-        """Have a token for this entity, before a link to it is asked for."""
+        """Make sure that there is a token for this entity, before a link to it is attached."""
         if self._renew_at.get(entity, 0.0) <= time.monotonic():
             self._put(entity)
 
@@ -45,7 +45,7 @@ class ChannelTokens:
 
     def _put(self, entity: str) -> None:
         settings = self._channel.settings
-        # Waiting for the answer must not lead here again.
+        # Waiting for the answer must not call this again.
         self._busy = True
         try:
             if self._requests is None:

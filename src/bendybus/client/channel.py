@@ -1,10 +1,9 @@
 """One open connection: a socket, our engine in the client's role, and the wait for answers.
 
-`wait` is the only place where time passes: it moves bytes both ways until its
-condition holds, keeps heartbeats and tokens fresh, and raises `ConnectionLost`
-or `OperationTimeout`. What a link does with its events is its node's affair
-(sender.py, receiver.py, requests.py). A channel that has failed stays failed;
-client.py makes another.
+`wait` is the only place where time passes: it moves bytes both ways until its condition holds, keeps
+heartbeats and tokens fresh, and raises `ConnectionLost` or `OperationTimeout`. The node of a link handles its
+events (sender.py, receiver.py, requests.py). A channel that has failed is not used again; client.py makes
+another.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ IDLE_TIMEOUT_S: Final = 120.0
 
 
 class LinkNode(Protocol):
-    """What hears of a link's events: set as its `context`."""
+    """The receiver of a link's events: set as its `context`."""
 
     def heard(self, event: Event) -> None: ...
 
@@ -214,7 +213,7 @@ class Channel:
     # -- the end -----------------------------------------------------------------------
 
     def close(self) -> None:
-        """Say goodbye, if anybody listens, and hang up."""
+        """Close the connection, with a close frame if the server still reads."""
         if self.failure is None:
             self._engine.close()
             with contextlib.suppress(BrokerError):
@@ -228,13 +227,13 @@ class Channel:
 
 
 def was_accepted(link: Link) -> bool:
-    """An attach with null termini is half a refusal: the reason comes in a detach right behind."""
+    """An attach with null termini announces a refusal: the reason follows in a detach."""
     remote = link.remote
     return remote is not None and remote.source is not None and remote.target is not None
 
 
 def ended(link: Link, error: Error | None, what: str) -> BrokerError:
-    """Why a link is gone. One that was accepted and ends for want of a claim has outlived its token."""
+    """Why a link has ended. An accepted link that ends for lack of a claim has an expired token."""
     reason = refusal(error, what)
     if isinstance(reason, Unauthorized) and was_accepted(link):
         return connection_lost(str(reason))
@@ -242,7 +241,7 @@ def ended(link: Link, error: Error | None, what: str) -> BrokerError:
 
 
 def _why_failed(error: BrokerError, *, opened: bool) -> BrokerError:
-    """Our engine broke off: for the server's silence, for its refusal to log us in, or for bad bytes."""
+    """Our engine has closed the connection: the server was silent, refused the login, or sent bad bytes."""
     if not opened and error.condition == Unauthorized.condition:
         return error
     return connection_lost(f"the connection was broken off: {error}")

@@ -1,8 +1,7 @@
-"""The client: one connection at a time, made when it is needed and made anew when it has gone.
+"""The client: one connection at a time, opened when it is needed and replaced when it was lost.
 
-Retrying lives here and nowhere else: `retry` runs an operation again after a
-passing failure. The parts it hands out attach themselves to whatever connection
-there is.
+Only this module retries: `retry` runs an operation again after a transient failure. Senders, receivers and
+management nodes attach to the current connection.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ class BusClient:
         return channel
 
     def retry(self, operation: Callable[[], T]) -> T:
-        """Run it, and again after a failure that may pass, with growing pauses."""
+        """Run an operation, and again after a transient failure, with growing pauses."""
         for failures in range(self.settings.retries):
             try:
                 return operation()
@@ -92,5 +91,5 @@ class BusClient:
 
     def pause(self, failures: int) -> None:
         delay_s = min(self.settings.retry_delay_s * 2**failures, RETRY_DELAY_MAX_S)
-        # Many clients of one server that restarts should not come back in the same instant.
+        # When a server restarts, its clients should not all reconnect at the same moment.
         time.sleep(delay_s * random.uniform(0.8, 1.2))

@@ -27,17 +27,17 @@ class Management:
     def request(
         self, operation: str, body: Mapping[str, object], *, timeout_s: float | None = None
     ) -> dict[Any, Any] | None:
-        """One operation; what it answers, or None where it has nothing to say (204).
+        """Run one operation. Returns its answer, or None if the answer is empty (204).
 
-        Tried again after a passing failure, so it may have been done already when it succeeds: ask
-        only for what may be done twice, or look at the error of the second time.
+        It is retried after a transient failure, so it may already have been executed when the retry fails.
+        Use it for operations that may be repeated, or examine the error of the retry.
         """
         return self._client.retry(
             lambda: self.answer(self.ask(operation, body, timeout_s), operation, timeout_s)
         )
 
     def ask(self, operation: str, body: Mapping[str, object], timeout_s: float | None = None) -> str:
-        """Send a request and do not wait: `answer` takes what this returns. Not retried."""
+        """Send a request without waiting: pass the result to `answer`. Not retried."""
         timeout_s = self._client.settings.timeout_s if timeout_s is None else timeout_s
         properties = {"operation": operation, "com.microsoft:server-timeout": UInt(timeout_s * 1000)}
         return self._attached().ask(properties, dict(body))

@@ -1,4 +1,4 @@
-"""Messages in Service Bus's own words: made from their parts, and read part by part."""
+"""Messages with the fields of Service Bus: encoded from their fields, and decoded field by field."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def encode(
 
 
 class ReceivedMessage:
-    """A message as it came; nothing is decoded before it is asked for."""
+    """A received message. A field is decoded only when it is read."""
 
     def __init__(self, payload: bytes, delivery: object = None) -> None:
         self.payload = payload
@@ -105,7 +105,7 @@ class ReceivedMessage:
 
     @property
     def delivery_count(self) -> int:
-        """Times it was delivered before this one."""
+        """The number of earlier deliveries."""
         return self.parts.header.delivery_count or 0
 
     @property
@@ -125,7 +125,7 @@ class ReceivedMessage:
 
     @property
     def state(self) -> int:
-        """0 active, 1 deferred, 2 scheduled. A received message tells what it was before it was received."""
+        """0 active, 1 deferred, 2 scheduled. Of a received message, its former state."""
         state = self.annotation(annotation_names.MESSAGE_STATE)
         return state if isinstance(state, int) else 0
 

@@ -1,7 +1,7 @@
-"""Receiving: messages under lock or for good, and what is to become of them.
+"""Receiving messages, with a lock or with immediate deletion, and settling them.
 
-Credit is given for what a call asks for and taken back at its end, so that no
-message is locked, or deleted, for somebody who is not looking.
+A call grants credit for the messages that it asks for, and takes it back at its end, so that no message is
+locked or deleted while the caller does not wait for one.
 """
 
 from __future__ import annotations
@@ -88,12 +88,12 @@ class Receiver:
         return [ReceivedMessage(delivery.payload, delivery) for delivery in taken]
 
     def check(self) -> None:
-        """Attach now, to hear what stands against receiving; a link to a session holds it from then on."""
+        """Attach now, to find out whether receiving is allowed. A session is held from then on."""
         self._client.retry(self._attached)
 
     @property
     def filters_in_place(self) -> frozenset[str]:
-        """The filters that the server has confirmed; one that it does not know, it ignores."""
+        """The filters that the server has confirmed. It ignores filters that it does not know."""
         source = None if self._link is None else self._link.source
         return frozenset(map(str, getattr(source, "filter", None) or ()))
 
@@ -110,7 +110,7 @@ class Receiver:
         self._settle(messages, Accepted())
 
     def release(self, messages: Sequence[ReceivedMessage]) -> None:
-        """Give them back as if they had not been delivered."""
+        """Return the messages as if they had not been delivered."""
         self._settle(messages, Released())
 
     def abandon(
@@ -130,7 +130,7 @@ class Receiver:
         self._settle(messages, Rejected(error=Error(DEAD_LETTER, description, info)))
 
     def _settle(self, messages: Sequence[ReceivedMessage], state: DeliveryState) -> None:
-        """Ask for an outcome and wait until the server has it; `MessageLockLost` if it does not take it."""
+        """Send an outcome and wait until it is durable. `MessageLockLost` if the server refuses it."""
         deliveries = [cast(Delivery, message.delivery) for message in messages]
         open_ones = [delivery for delivery in deliveries if not delivery.settled]
         if not open_ones:

@@ -1,7 +1,7 @@
-"""What the other side says went wrong, as one of our own errors.
+"""Errors that the other side reports, as errors of this package.
 
-The condition on the wire picks the class, and with it whether trying again is of
-use; the text is the peer's. The tree itself: errors.py.
+The condition on the wire decides the class, which says whether a retry is useful. The text is the peer's. The
+tree of errors: errors.py.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _BY_CONDITION: Final[Mapping[str, type[BrokerError]]] = {
     "com.microsoft:argument-out-of-range": errors.ArgumentError,
     "com.microsoft:auth-failed": errors.Unauthorized,
     "amqp:resource-deleted": errors.EntityNotFound,
-    # Service Bus moves its links about; whoever attaches anew goes on.
+    # Service Bus moves links between its machines. A client that attaches again can continue.
     "amqp:link:detach-forced": errors.ConnectionLost,
     "amqp:internal-error": errors.Unavailable,
     "com.microsoft:operation-cancelled": errors.Unavailable,
@@ -79,7 +79,7 @@ def refusal_in(state: DeliveryState | None, what: str) -> BrokerError | None:
 
 
 def refusal_of_status(status: int, condition: object, description: object, what: str) -> BrokerError:
-    """A request that was answered with something else than success."""
+    """The error of a request that was not successful."""
     text = str(description) if description else f"status {status}"
     if isinstance(condition, str):
         return _make(_BY_CONDITION.get(condition, errors.RequestError), condition, text, what)

@@ -1,7 +1,6 @@
-"""Request and response over a pair of links, as `$cbs` and `$management` have it.
-
-Several requests may be under way; each answer finds its own by the correlation
-id. What the status in an answer means is for the callers: cbs.py, management.py.
+"""Request and response over a pair of links, as `$cbs` and `$management` use them. Several requests may be
+open; the correlation id assigns each answer to its request. The callers interpret the status of an answer:
+cbs.py, management.py.
 """
 
 from __future__ import annotations
@@ -118,7 +117,7 @@ class Requests:
                 for delivery in deliveries:
                     reply = decode_message(delivery.payload)
                     name = str(reply.properties.correlation_id)
-                    # What nobody waits for any more came too late.
+                    # It came too late: nobody waits for it any more.
                     if name in self._asked:
                         self._replies[name] = reply
                 self._receiving.top_up(REPLY_CREDIT)

@@ -1,9 +1,8 @@
-"""Sending: messages packed into batches, several of them on their way, every outcome waited for.
+"""Sending: packs messages into batches, sends several at a time, and waits for every outcome.
 
-`post` fills a window and `flush` empties it. A batch that was refused for a
-passing reason, or whose outcome a lost connection swallowed, is sent again: a
-message may arrive twice, but it does arrive. Batches that name the same key keep
-their order even then: the next one leaves when the one before is accepted.
+`post` fills a window and `flush` empties it. A batch is sent again if it was refused for a transient reason,
+or if the connection was lost before its outcome arrived. So a message may arrive twice, but it does arrive.
+Batches with the same key keep their order even then: the next one is sent when the one before is accepted.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class _Batch:
     count: int
     key: str | None
     first: int = 0
-    """The place of its first message in the call that posted it."""
+    """The index of its first message in the call that posted it."""
     accepts: Accepts | None = None
 
 
@@ -95,10 +94,10 @@ class Sender:
     def post(self, messages: Iterable[bytes], key: str | None = None, accepts: Accepts | None = None) -> None:
         """Send without waiting for the outcomes, but for room in the window.
 
-        Messages of one call go into common batches: on a partitioned entity they must share one
-        routing key. Name it as `key` to keep calls with equal keys in order. After an error nothing
-        is known of what was not flushed before, unless `accepts` was told of it: it is called for
-        messages that the server has accepted, with the place of the first and their number.
+        Messages of one call go into common batches: on a partitioned entity they must share one routing key.
+        Name it as `key` to keep calls with equal keys in order. After an error, the outcome of messages that
+        were not flushed is unknown, unless `accepts` was called for them: it gets the index of the first
+        accepted message and the number of accepted messages.
         """
         size_max = self._client.retry(self._size_max)
         for batch in _packed(messages, size_max, key, self.entity):
@@ -113,7 +112,7 @@ class Sender:
             self._progress()
 
     def check(self) -> None:
-        """Attach now, to hear what stands against sending before there is something to send."""
+        """Attach now, to find out whether sending is allowed before there is a message."""
         self._client.retry(self._size_max)
 
     def close(self) -> None:
@@ -124,7 +123,7 @@ class Sender:
     # -- the window ----------------------------------------------------------------------
 
     def _progress(self) -> None:
-        """Put the next batch on its way, or wait for an outcome where there is no room for it."""
+        """Send the next batch, or wait for an outcome if there is no room for it."""
         try:
             channel, link = self._attached()
             if self._queue and self._has_room(self._queue[0]):
@@ -153,7 +152,7 @@ class Sender:
         )
 
     def _take_back(self) -> None:
-        """The link is of no more use, and outcomes were open: these batches go again, in their order."""
+        """The link has ended with outcomes open: their batches are sent again, in order."""
         if self._link is not None and self._gone is None:
             self._link.detach()
         self._link = None
@@ -163,7 +162,7 @@ class Sender:
         self._under_way_bytes = 0
 
     def _failed(self, error: BrokerError) -> None:
-        """Pause, so that the caller may go on; raise where that is of no use."""
+        """Pause before the caller retries; raise the error if a retry is useless."""
         self._failures += 1
         if not error.retryable or self._failures > self._client.settings.retries:
             self._take_back()

@@ -26,19 +26,19 @@ class ClientSettings:
     key_name: str = ""
     key: str = field(default="", repr=False)
     signature: str = field(default="", repr=False)
-    """A token somebody else made; it cannot be renewed."""
+    """A token that was made elsewhere; it cannot be renewed."""
     entity: str | None = None
-    """What sender, receiver and management mean when they are given no entity."""
+    """The entity of `sender`, `receiver` and `management` if they are called without one."""
     certificate: str | None = None
     """File with the certificate to trust besides the system's: that of a Bendybus with a self-made one."""
     connect_address: tuple[str, int] | None = None
-    """Where to connect instead, for a proxy or a tunnel; the name in `host` is still the one asked for."""
+    """Where to connect instead, for a proxy or a tunnel; `host` stays the name of the server."""
     timeout_s: float = 60.0
     """How long any one answer may take."""
     retries: int = 5
-    """How often an operation that failed for a passing reason is tried again."""
+    """How often an operation is retried after a transient failure."""
     retry_delay_s: float = 0.2
-    """Before the first of these; twice as long before each further one."""
+    """The pause before the first retry; it doubles before each further one."""
     token_lifetime_s: int = 3600
 
     @classmethod

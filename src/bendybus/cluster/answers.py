@@ -1,4 +1,4 @@
-"""Reads the answers of other brokers to what remote.py asks them."""
+"""Reads the answers of other brokers to the requests of remote.py."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Commands of another broker: their replies, and messages of one frame that are enqueued together.
 
-A frame has what many clients sent in one turn: for each partition a few messages of each client. A command
-costs a partition much the same for one message as for a hundred, so the messages of one frame become one. If
-it is refused, the commands are tried one by one at once, before anything else reaches the partition: a client
-does not notice what another one sent.
+A frame contains the sends of many clients in one turn: for each partition, a few messages of each client. A
+command with one message costs a partition almost as much as one with a hundred, so the messages of a frame
+are combined into one command. If it is refused, the original commands are tried one by one, before anything
+else reaches the partition, so that a client is not affected by the messages of another.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Gathering:
                 self._by_host.setdefault(host, []).append((command, done))
                 return
             if host in self._by_host:
-                # What was sent before comes before.
+                # Earlier messages must be enqueued first.
                 _submit(host, self._by_host.pop(host))
         host.submit(command, done)
 
@@ -63,7 +63,7 @@ class Gathering:
 
 
 def _is_plain(command: Enqueue) -> bool:
-    """Whether the messages can be enqueued together with others: nothing is said about them as a whole."""
+    """Whether the messages can be enqueued together with others: no option applies to the whole command."""
     return (
         command.identities is None
         and command.transfer is None

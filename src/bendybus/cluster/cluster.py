@@ -43,7 +43,7 @@ class Cluster:
         *,
         owners_change: bool = False,
     ) -> None:
-        """`owners`: the broker of each messaging store, None if nobody owns it yet. `catalog`: the broker
+        """`owners`: the broker of each messaging store, None if no broker owns it yet. `catalog`: the broker
         that has the catalog. `owners_change`: whether stores may pass from one broker to another."""
         self.me = me
         self.owners_change = owners_change
@@ -89,7 +89,7 @@ class Cluster:
         self.has_catalog = broker == self.me.broker
 
     def know_stores(self, names: Iterable[str]) -> None:
-        """Some broker has these stores. Nobody owns those that are new, as far as is known here."""
+        """Some broker has these stores. New ones have no owner, as far as is known here."""
         for name in names:
             if name not in self._owners:
                 self._owners[name] = None
@@ -205,7 +205,7 @@ class Cluster:
                 try:
                     await self._command(peer, "send-off", (list(paths), force))
                 except Unavailable:
-                    # By force, what cannot be asked is given up. Otherwise its messages might be lost.
+                    # With force, unreachable brokers are ignored. Otherwise their messages might be lost.
                     if not force:
                         raise
         except BrokerError:

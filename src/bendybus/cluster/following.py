@@ -101,7 +101,7 @@ def _not_here() -> NotSupported:
 
 
 def _nothing() -> None:
-    """Nobody wants to know."""
+    """Nobody needs the answer."""
 
 
 class Following:
@@ -144,7 +144,7 @@ class Following:
     async def _obey(
         self, order: Callable[[Frame, Raw], Awaitable[None]], link: PeerLink, frame: Frame, call: Call
     ) -> None:
-        """Do what the broker says that has the catalog."""
+        """Apply a change that the broker with the catalog announces."""
         term, body = frame.decoded(tuple[int, Raw], call.body)
         cluster = self._cluster
         if term < cluster.term or (cluster.has_catalog and term == cluster.term):
@@ -214,7 +214,7 @@ class Following:
             await self.compare(catalog.namespace(), catalog.entities())
 
     async def compare(self, namespace: Description, records: Sequence[EntityRecord]) -> None:
-        """Make everything as the catalog has it. The caller holds `Entities.changing`."""
+        """Make all entities match the catalog. The caller holds `Entities.changing`."""
         self._follow_namespace(namespace)
         listed = {normalise_path(record.path): record for record in records}
         gone = [

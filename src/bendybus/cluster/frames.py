@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 class _Head(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A message without its payload. A structure and not a tuple: msgspec prepares its type only once."""
+    """A message without its payload. A struct and not a tuple: msgspec prepares its type only once."""
 
     payload_at: int | None
     """Where the payload begins in the tail; None if only the store has it."""

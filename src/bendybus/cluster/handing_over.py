@@ -32,9 +32,9 @@ logger = logging.getLogger(__name__)
 
 # Locks in one request: a few megabytes, of the sixteen that a frame may have.
 PIECE_MAX: Final = 20_000
-# A broker that does not answer for so long is cut off: its sessions end, and nobody waits for it.
+# A broker that does not answer for this long is disconnected: its sessions end, and nobody waits for it.
 PATIENCE_S: Final = 2.0
-# What was sent by a broker that was then silent for longer has nothing to do with what comes next.
+# State from a broker that was then silent for longer than this is not used.
 VALID_S: Final = 10.0
 
 
@@ -65,7 +65,7 @@ class Remembered:
             self._pieces.setdefault((piece.path, piece.generation, piece.number), []).append(piece)
 
     def give_to(self, host: PartitionHost, service: Service | None) -> None:
-        """The partition goes on with what its last owner remembers, and its sessions with their holders."""
+        """The partition continues with the state of its last owner, and its sessions with their holders."""
         pieces = self._pieces.get((host.path, host.queue.generation, host.number), [])
         ago_ms = int((asyncio.get_running_loop().time() - self.at) * 1000)
         host.expect([(piece.state, Instant(host.now() - ago_ms)) for piece in pieces])
@@ -106,7 +106,7 @@ class HandingOver:
         return True
 
     async def told(self) -> None:
-        """Return once every other broker has heard everything that was said to it, or is cut off."""
+        """Return once every other broker has received everything that was sent to it, or is disconnected."""
         peers = list(self._cluster.peers.by_name.values())
 
         async def heard(name: str) -> None:
@@ -152,7 +152,7 @@ class HandingOver:
         arriving.is_complete = is_last
 
     async def _hear(self, link: PeerLink, frame: Frame, call: Call) -> None:
-        """What was said on this connection before has been done."""
+        """Everything that was sent earlier on this connection has been processed."""
 
     async def _take_store(self, link: PeerLink, frame: Frame, call: Call) -> None:
         store, term, kept = frame.decoded(tuple[str, int, bool], call.body)

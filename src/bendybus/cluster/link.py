@@ -1,13 +1,12 @@
 """The connection between two brokers: one for each pair, used by both sides alike.
 
-Both greet, and both prove that they know the cluster's secret, before anything else is read. Then items
-flow. Everything that is said in one turn of the event loop leaves as one frame, so the commands of a
-socket read are one frame, and so are the answers of a commit. A request has a number; answers come in any
-order.
+Both greet, and both prove that they know the cluster's secret, before anything else is read. Then items flow.
+All items of one turn of the event loop are sent as one frame, so the commands of a socket read are one frame,
+and so are the answers of a commit. A request has a number; answers come in any order.
 
 Neither side can fill the other's memory. The bytes of commands count until they are answered, and beyond
 `UNANSWERED_MAX` further ones are refused here. Messages are given only within the demand of the other side
-(supply.py). A side that has said nothing for some seconds is taken for dead.
+(supply.py). A side that has sent nothing for some seconds is presumed dead.
 """
 
 from __future__ import annotations
@@ -44,14 +43,14 @@ logger = logging.getLogger(__name__)
 VERSIONS: Final = (1, 1)
 
 CHALLENGE_SIZE: Final = 16
-# A broker that has not proved anything is listened to for a greeting only.
+# Until a broker has proved itself, only its greeting is read.
 GREETING_MAX: Final = 4096
 
 PING_S: Final = 1.0
-# A broker that is busy for so long is of no use either. Counted in our own turns: if we were stopped
-# ourselves, nobody else is blamed.
+# A broker that is busy for this long is of no use either. The time is counted in our own turns, so that a
+# broker that was suspended itself does not presume others dead.
 SILENT_TURNS_MAX: Final = 5
-# What clients have sent for partitions of the other broker and what it has not answered.
+# Bytes that clients have sent for partitions of the other broker and that it has not answered.
 UNANSWERED_MAX: Final = 64 * 1024 * 1024
 # A frame leaves at the end of the turn, or when its payloads are as large as this.
 FRAME_BYTES: Final = 1024 * 1024
@@ -90,7 +89,7 @@ class Identity:
     cluster: str
     broker: str
     secret: bytes = field(repr=False)
-    """What all members know, and nobody else."""
+    """The secret that only the members know."""
     instance: str = field(default_factory=lambda: uuid4().hex)
 
     def mac(self, prover: str, challenge: bytes, answered: bytes) -> bytes:
@@ -247,7 +246,7 @@ class PeerLink(asyncio.Protocol):
     # -- sending ------------------------------------------------------------------
 
     def send(self, item: Item) -> None:
-        """Say something at the end of this turn. Whatever was said before arrives before."""
+        """Send an item at the end of this turn. Earlier items arrive first."""
         if self.state is LinkState.CLOSED:
             return
         self.writer.add(item)

@@ -34,8 +34,8 @@ __all__ = [
 ]
 
 BEAT_S: Final = 0.5
-# With the time until the next heartbeat is read and a store is claimed, somebody else serves its partitions
-# before five seconds are over.
+# With the time until the next heartbeat is read and a store is claimed, another broker serves its partitions
+# within five seconds.
 DEAD_AFTER_S: Final = 3.0
 
 # The states of a broker.
@@ -83,13 +83,13 @@ def wanted_owners(view: RosterView, stores: Collection[str]) -> dict[str, str]:
 
 
 def _cannot_own(brokers: Sequence[BrokerRow], stores: Collection[str]) -> set[tuple[str, str]]:
-    """Which stores which of these brokers cannot own: they were not given them, or do not reach them."""
+    """The pairs of a store and a broker that was not given it, or does not reach it."""
     cannot: set[tuple[str, str]] = set()
     for store in stores:
         given = [broker for broker in brokers if store in broker.stores]
         cannot |= {(store, broker.name) for broker in brokers if broker not in given}
         if any(store not in broker.unreached for broker in given):
-            # Otherwise nobody reaches it, and whoever is to own it goes on trying.
+            # Otherwise no broker reaches it, and the broker that should own it keeps trying.
             cannot |= {(store, broker.name) for broker in given if store in broker.unreached}
     return cannot
 

@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 # A broker that was killed and is started again at once finds its name taken for so long.
 NAME_PATIENCE_S: Final = DEAD_AFTER_S + 2.0
-# A broker that ends gives its stores away for so long. Then it ends with what it has.
+# How long a broker that stops tries to hand over its stores. Then it stops with those that it still has.
 LEAVE_PATIENCE_S: Final = 15.0
 LOOK_AGAIN_S: Final = 0.02
 
@@ -328,7 +328,7 @@ class Node:
 
     async def _become_leader(self, term: int) -> None:
         async with self._following_entities():
-            # What an earlier one changed last may not have been heard here.
+            # The last changes of an earlier leader may not have arrived here.
             await self.compare()
             self._catalog.term = term
             self._cluster.follow(self._cluster.me.broker, term)
@@ -339,7 +339,7 @@ class Node:
         return asyncio.Lock() if self._following is None else self._following.changing
 
     async def compare(self) -> None:
-        """Make everything as the catalog has it. The caller holds the lock for changes."""
+        """Make all entities match the catalog. The caller holds the lock for changes."""
         revision, records = await asyncio.to_thread(self._catalog.read)
         if self._following is not None:
             await self._following.compare(self._catalog.namespace(), records)

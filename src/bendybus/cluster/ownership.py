@@ -60,7 +60,7 @@ class _Leaving:
     to: str | None
     """The next owner."""
     kept: bool
-    """Whether the next owner has what only memory knew."""
+    """Whether the next owner has the state that was only in memory."""
 
 
 class Ownership:
@@ -222,7 +222,7 @@ class Ownership:
             del self._taking[name]
 
     def _disown(self, store: SharedStore) -> None:
-        """In a thread: if the store names us, it names nobody afterwards."""
+        """In a thread: if the store names this broker as its owner, clear that."""
         try:
             store.open()
             owner, me = store.owner(), self._cluster.me
@@ -309,7 +309,7 @@ class Ownership:
             await self._left(name)
 
     async def _left(self, name: str) -> None:
-        """A store that was given up knows it."""
+        """The store has been given up: close it."""
         leaving = self._leaving.pop(name)
         self._complaints.pop(name, None)
         self._reach.reached(name)

@@ -20,7 +20,7 @@ __all__ = ["pass_on"]
 
 
 def pass_on(former: PartitionPort, port: PartitionPort, *, kept: bool) -> None:
-    """What waited for the former owner waits for the next one. `kept`: sessions go on."""
+    """Commands that waited for the former owner wait for the next one. `kept`: sessions continue."""
     assert isinstance(former, Host | RemotePartition), "there are no others"
     left = former.give_up(lambda command, done: _submit(former.current, command, done))
     if isinstance(former, RemotePartition) and isinstance(port, RemotePartition):

@@ -339,7 +339,7 @@ class Peers:
             self._tasks[name] = loop.create_task(self._keep(name, self._connect))
 
     def remove(self, name: str, reason: str) -> None:
-        """A broker is gone. Nobody waits for it any more."""
+        """A broker has left. Nobody waits for it any more."""
         task = self._tasks.pop(name, None)
         if task is not None:
             task.cancel()
@@ -422,7 +422,7 @@ class Peers:
 
 
 def _nothing(_: Peer) -> None:
-    """Nobody wants to know."""
+    """Nobody needs the answer."""
 
 
 def _ignore(broker: str, stores: Mapping[str, int], resumed: Mapping[str, int]) -> None:

@@ -99,7 +99,7 @@ class RemotePartition(Generic[E]):
 
     @property
     def current(self) -> Any:
-        """What stands for the partition now: something else, once it has another owner."""
+        """The object that represents the partition now: another one, once it has another owner."""
         return self._entity.hosts[self.number]
 
     def now(self) -> Instant:
@@ -121,7 +121,7 @@ class RemotePartition(Generic[E]):
     def give_up(self, pass_on: Callable[[Command, OnReply], None]) -> Leftovers:
         """Another broker owns the partition from now on.
 
-        `pass_on`: what happens to commands of those who have not noticed.
+        `pass_on` gets the commands of callers that have not noticed.
         """
         self.availability = Availability.UNAVAILABLE
         self._pass_on = pass_on
@@ -130,7 +130,7 @@ class RemotePartition(Generic[E]):
         return Leftovers(mailbox, sessions, unsent)
 
     def wait_behind(self, former: RemotePartition[E]) -> None:
-        """This stands for the partition now. The commands that were given to the former come first."""
+        """This object represents the partition now. Commands for the former owner come first."""
         self._behind = former if former._unanswered else former._behind
 
     def _go_on(self, returned: Mailbox) -> None:

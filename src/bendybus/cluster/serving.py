@@ -61,7 +61,7 @@ Calls = dict[str, Callable[[PeerLink, Frame, Call], Awaitable[object]]]
 
 
 class Service:
-    """What one broker does for all others."""
+    """Serves the requests of all other brokers."""
 
     def __init__(
         self, entities: Entities, calls: Calls, owned: Callable[[], dict[str, int]] | None = None

@@ -124,7 +124,7 @@ class _Session(_Arrivals):
 
 
 class Supplier:
-    """What one broker gives to the receivers of one queue here."""
+    """The messages that one broker sends to the receivers of one queue here."""
 
     def __init__(
         self, queue: Queue, give_back: GiveBack, release: Callable[[int, SessionLock], None]
@@ -154,7 +154,7 @@ class Supplier:
         self._link = link
 
     def disconnected(self) -> None:
-        """Nothing that was asked for will come. Sessions end with the connection, at both sides."""
+        """None of the requested messages will come. Sessions end with the connection, at both sides."""
         self._link = None
         for arrivals in self._arrivals.values():
             self._return_all(arrivals)

@@ -57,7 +57,7 @@ class Address:
 
 
 def with_host(refusal: BrokerError, host: str) -> BrokerError:
-    """The refusal as a client is told it. An entity that does not exist is named by its address, as on Azure.
+    """The refusal as the client sees it. An entity that does not exist is named by its address, as on Azure.
 
     Without the port, which Azure's addresses do not have: tests of the JavaScript SDK compare the text.
     """

@@ -195,7 +195,7 @@ def _attach_to_source(connection: AmqpConnection, link: SendingLink, address: Ad
             raise
         return created
     filters = SourceFilters.of(link)
-    # To a JMS client, all that a topic gives are copies. A durable consumer says so; it is no browser.
+    # To a JMS client, a topic's messages are copies. A durable consumer says so, but it is not a browser.
     browses = mode == COPY and not names_topic(link.source)
     node = (_browse if browses else _receive)(connection, link, queue, address.subqueue, filters)
     return Attachment(node, address.resource, Right.LISTEN, queue)
@@ -209,7 +209,7 @@ def _receive(
         raise NotSupported("Sessions that can be handed over need the premium tier.")
     queue.refuse_receiver(subqueue, sessionful=session is not None)
     if filters.selection is not None:
-        # Before the link is accepted: a client takes what comes later for a failure, and tries again.
+        # Before the link is accepted: clients retry after an error that comes later.
         queue.refuse_spread("a receiver with a selector")
     connection.transactions.coordination(link.session).enter(queue, receives=True)
     if session is not None:

@@ -20,7 +20,7 @@ __all__ = ["Attachment", "InboundNode", "Node", "OutboundNode"]
 
 
 class InboundNode(Protocol):
-    """Takes what a client sends."""
+    """Accepts what a client sends."""
 
     def deliveries(self, deliveries: list[Delivery]) -> None: ...
 
@@ -28,7 +28,7 @@ class InboundNode(Protocol):
 
 
 class OutboundNode(Protocol):
-    """Gives what a client receives."""
+    """Supplies what a client receives."""
 
     def flow(self) -> None: ...
 
@@ -51,7 +51,7 @@ class Attachment:
     entity: SendTarget | None = None
     """None at `$cbs`, and while the entity is being created."""
     hold: Hold | None = None
-    """Of an entity that may end with the link."""
+    """The hold on an entity that may end with the link."""
 
     def refuse_changed(self) -> None:
         """The entity was updated or deleted: raise the reason if this link is no longer allowed."""

@@ -180,7 +180,7 @@ class Browser:
         return done
 
     def _passed(self, host: ReceivingPort) -> None:
-        """Skip a partition that is away. When it is back, all waiting links are woken (P-27)."""
+        """Skip an unavailable partition. When it is back, all waiting links are woken (P-27)."""
         self._behind.remove(host)
         self._look_further()
 

@@ -1,10 +1,10 @@
 """Entities that links make: the subscriptions and temporary nodes of JMS clients, and missing entities.
 
 Creating an entity needs Manage, as through the management API: on the topic for a subscription, on the path
-of a new queue or topic, which is a right on the whole namespace for a temporary one. Consuming a
-subscription that exists needs Listen on its topic. azure-servicebus-jms says so in its open frame, and only
-for it are queues and topics created that do not exist, as on Azure. All of this is offered in Premium
-alone. What the termini mean: termini.py.
+of a new queue or topic, which is a right on the whole namespace for a temporary one. Consuming a subscription
+that exists needs Listen on its topic. azure-servicebus-jms identifies itself in its open frame. As on Azure,
+missing queues and topics are created for this client only. All of this is offered only in Premium. How
+termini are interpreted: termini.py.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _accept_subscription(
 
 
 def attach_known_subscription(connection: AmqpConnection, link: SendingLink) -> Attachment:
-    """A link without a source means a durable subscription that exists. JMS clients delete it so."""
+    """A link without a source means a durable subscription that exists. JMS clients delete it in this way."""
     broker = connection.client.broker
     scope = known_scope(link, connection.client.container_id)
     if not connection.authenticated:
@@ -162,7 +162,7 @@ def _receiver(
 
 
 def attach_temporary_target(connection: AmqpConnection, link: ReceivingLink) -> Attachment:
-    """The client wants a queue or topic of its own, to which it may send."""
+    """The client asks for a temporary queue or topic that it sends to."""
     target = link.target
     assert isinstance(target, Target)
     is_topic = wants_topic(target)
@@ -180,7 +180,7 @@ def attach_temporary_target(connection: AmqpConnection, link: ReceivingLink) -> 
 
 
 def attach_temporary_source(connection: AmqpConnection, link: SendingLink) -> Attachment:
-    """The client wants a queue of its own, from which it receives."""
+    """The client asks for a temporary queue that it receives from."""
     source = link.source
     assert isinstance(source, Source)
     if wants_topic(source):
@@ -226,7 +226,7 @@ def _creation(
 def attach_missing(
     connection: AmqpConnection, link: Link, address: Address, again: Callable[[], Attachment]
 ) -> Attachment | None:
-    """Create the queue or topic, then attach again. None if this client has to be told that there is none."""
+    """Create the queue or topic, then attach again. None if this client gets an error instead."""
     terminus = link.target if isinstance(link, ReceivingLink) else link.source
     asked = capabilities_of(terminus)
     broker = connection.client.broker

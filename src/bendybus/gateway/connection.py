@@ -107,7 +107,7 @@ class AmqpConnection(asyncio.Protocol):
         idle = not self.busy
         self._unread.append(data)
         self.holdings.input_bytes += len(data)
-        # If older input is waiting, this connection already has a turn to come.
+        # If older input is waiting, this connection already waits for a turn.
         if idle:
             self._gateway.turns.take(self)
 
@@ -119,7 +119,7 @@ class AmqpConnection(asyncio.Protocol):
         self._go_on()
 
     def _go_on(self) -> None:
-        """The client can be sent more again, or may be."""
+        """Continue: perhaps the client can be sent more again."""
         self.holdings.read_or_wait()
         self.links.go_on()
         self._flush()

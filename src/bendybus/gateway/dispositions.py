@@ -35,7 +35,7 @@ __all__ = ["Dispositions"]
 
 
 class Dispositions:
-    """One link's. Calls `go_on` when messages were settled, so that the link may use the room."""
+    """One link's dispositions. Calls `go_on` when messages were settled, so that it can deliver more."""
 
     def __init__(
         self, connection: AmqpConnection, link: SendingLink, queue: Queue, go_on: Callable[[], None]
@@ -190,7 +190,7 @@ class Dispositions:
         self._connection.flush_soon()
 
     def close(self) -> None:
-        """The link is gone: nothing is answered any more."""
+        """The link has ended: nothing is answered any more."""
         self._closed = True
 
 

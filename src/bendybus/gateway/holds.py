@@ -1,6 +1,6 @@
 """A link's hold of an entity: what keeps a temporary entity, or makes a link a subscription's consumer.
 
-Whatever happens when the link has ended is the broker's: it goes on without the connection.
+The broker does the work that follows the end of the link, so that it continues without the connection.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Hold:
     """Raises if the client may not delete a durable subscription."""
 
     def end(self, *, closed: bool) -> asyncio.Task[BrokerError | None] | None:
-        """The link is gone. Returns what has to be done before the client is answered; its result is why not.
+        """The link has ended. Returns what to await before the client is answered: an error, or None.
 
         A durable subscription stays, unless the client closes the link: "the terminus [is] destroyed" then
         [AMQP 2.6.4].

@@ -2,8 +2,8 @@
 
 A disposition may cover deliveries of many links: a client that holds a thousand sessions settles a message or
 two of each. Consecutive outcomes become one `Complete` for each partition, and one commit answers them all.
-Whatever comes between two outcomes finds the first one submitted (`AmqpConnection`). What a link does with
-the answer: dispositions.py.
+If another event comes between two outcomes, the first one is submitted before it (`AmqpConnection`). What a
+link does with the answer: dispositions.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What somebody may observe of the messages that pass a gateway: batches, never one message alone.
+"""An observer of the messages that pass through a gateway: it sees batches, never single messages.
 
-A gateway without an observer, which is the usual one, asks once per batch whether it has one. telemetry/
-makes spans of what it sees.
+A gateway usually has no observer, and checks for one once per batch. telemetry/ creates spans for the
+batches.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A link whose entity is being created: its attach is answered when the entity exists.
 
-The creation is the broker's and goes on if the connection ends. What it has made is then released again.
+The broker creates the entity, and continues if the connection ends. The entity is then released again.
 """
 
 from __future__ import annotations

@@ -172,7 +172,7 @@ def session_lost(session_id: SessionId, path: str) -> SessionLockLost:
 def refused(error: BrokerError) -> BrokerError:
     """The error that answers a settlement or renewal which failed with `error`.
 
-    A partition that is away has lost its locks. The client is told so, and not to retry: the SDKs would retry
+    An unavailable partition has lost its locks. The client is told so, and not to retry: the SDKs would retry
     for ten seconds inside the call, and then get the same answer.
     """
     if not isinstance(error, Unavailable):

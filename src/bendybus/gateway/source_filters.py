@@ -2,7 +2,7 @@
 
 "The sending endpoint sets [in the source] the filters actually in place"
 [AMQP 3.5.3]. An unknown filter is left out of the answer, so that a client can tell. A JMS
-selector is recognized by its descriptor, under any key.
+selector is recognised by its descriptor, under any key.
 """
 
 from __future__ import annotations

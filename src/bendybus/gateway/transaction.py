@@ -4,10 +4,9 @@ A client's sends and settlements that name a transaction are kept here and chang
 nothing. A commit passes all of them to the broker at once (broker/transactions.py). A rollback
 forgets them: messages that were to be settled are still locked by their receiver.
 
-All of it happens in one partition of one entity (domain/transactions.py). What
-goes to another entity is put into the outbox there, in the same commit, and
-forwarded from there. A topic has no outbox of its own: the one of a
-subscription is used, whose partitions share the stores of the topic's.
+All of it happens in one partition of one entity (domain/transactions.py). Messages to another entity are put
+into the outbox of that partition, in the same commit, and forwarded from there. A topic has no outbox, so the
+outbox of a subscription is used: its partitions are in the stores of the topic's.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class Coordination:
     """The first entity that was attached there, if they may span several."""
 
     def enter(self, entity: SendTarget, *, receives: bool) -> None:
-        """A link to this entity is attached: the first one's is the entity that all others go through."""
+        """A link to this entity is attached. All sends to other entities go through the first such entity."""
         if not self.spans_entities:
             return
         if self.via is None:
@@ -71,11 +70,11 @@ class Transaction:
     work: list[tuple[SendTarget, Command]] = field(default_factory=list)
     """Each in the transaction's partition of that entity."""
     began_at: Instant | None = None
-    """When the first operation came: the timeout starts there."""
+    """The time of the first operation, at which the timeout starts."""
     failure: BrokerError | None = None
     """The first refusal. After it the transaction can only be rolled back."""
     rule_changes: list[RuleChange] = field(default_factory=list)
-    """Of `subscription`; a transaction is about rules or about messages."""
+    """The rules of `subscription`; a transaction changes either rules or messages."""
     subscription: Subscription | None = None
     _ended: list[Ended] = field(default_factory=list)
     _is_over: bool = False
@@ -141,7 +140,7 @@ class Transaction:
         self.work.append((queue, command))
 
     def set_state(self, queue: Queue, host: ReceivingPort, command: SetSessionState) -> None:
-        """What is to be remembered for a session that its receiver holds."""
+        """The state to store for a session that the client's receiver holds."""
         self._begin_work()
         self.scope.decide(queue.top_level, host.number)
         host.check([command], host.now())
@@ -171,7 +170,7 @@ class Transaction:
     def send_scheduled(
         self, target: SendTarget, messages: list[Message], identities: Sequence[str | None] | None
     ) -> None:
-        """Messages whose time has come already: they are active when the transaction is committed."""
+        """Messages that are already due: they are active when the transaction is committed."""
         self._begin_work()
         self._enqueue(target, messages, identities)
 
@@ -180,7 +179,7 @@ class Transaction:
     ) -> None:
         """Scheduled messages that the commit removes.
 
-        What this very transaction has scheduled is taken out of it.
+        Messages that this transaction itself has scheduled are removed from it.
         """
         self._begin_work()
         self.scope.enter(entity.top_level, host.number)
@@ -245,7 +244,7 @@ class Transaction:
             each(committed)
 
     def placed_work(self) -> list[tuple[PartitionPort, Command]]:
-        """All of it, each command with its partition, which is known now at the latest (P-37)."""
+        """All commands, each with its partition, which is known by now (P-37)."""
         if not self.work:
             return []
         number = self._partition(self.work[0][0])
@@ -265,14 +264,15 @@ class Transaction:
         number = self.scope.settle_partition(len(entity.hosts))
         if number is not None:
             return number
-        # Nothing but messages to other entities: any partition will do, but equal keys keep their order.
+        # There are only messages to other entities: any partition will do, but equal keys must keep their
+        # order.
         host = entity.host_for(self.scope.first_key)
         if host.availability is Availability.UNAVAILABLE:
             host = entity.host_for(None)
         return host.number
 
     def _outbox(self, topic: Topic, number: PartitionNumber) -> Queue:
-        """The subscription in whose outbox things wait that are sent through a topic."""
+        """The subscription whose outbox keeps messages that are sent through a topic."""
         settled = [entity for entity, _ in self.work if isinstance(entity, Subscription)]
         subscriptions = [*settled, *topic.subscriptions]
         for subscription in subscriptions:

@@ -1,12 +1,11 @@
 """Transactions of one connection: declared, found by their ids, discharged.
 
-What a transaction holds: transaction.py. It is rolled back when the link on which it was
-declared is lost, or when its time is over.
+A transaction is rolled back when the link on which it was declared is lost, or when its time is over. The
+contents of a transaction: transaction.py.
 
-Work that goes to another entity than the one the transaction is about goes
-through that one. Such an entity is called *via*: named by the sending link
-(`com.microsoft:transfer-destination-address`), or the first entity that is
-attached on an AMQP session whose very first link was the coordinator's.
+Messages to other entities go through the entity that the transaction is about, which is called *via*. Either
+the sending link names it (`com.microsoft:transfer-destination-address`), or it is the first entity that is
+attached on an AMQP session whose first link was the coordinator's.
 """
 
 from __future__ import annotations
@@ -173,7 +172,7 @@ class CoordinatorNode:
         except BrokerError:
             transaction.over(committed=False)
             raise
-        # It ends with the connection only if it has not begun: what is submitted is committed.
+        # The connection's end cancels it only if it has not started: a submitted transaction is committed.
         self._connection.spawn(self._commit_later(delivery, transaction, work))
 
     async def _commit_later(

@@ -1,8 +1,8 @@
-"""The management API as its client: requests to a server, refusals as our own errors.
+"""The client of the management API: sends requests to a server, and raises refusals as errors.
 
-Works against Azure too: it speaks the API's own version, signs as the SDKs do, and reads a
-missing entity either way that a server may say it. The connection: http.py. The documents:
-entries.py. What is in them: properties.py, filter_rules.py.
+Works against Azure too: it speaks the API's own version, signs as the SDKs do, and understands both answers
+that servers give for a missing entity. The connection: http.py. The documents: entries.py. What is in them:
+properties.py, filter_rules.py.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class ManagementClient:
 
     def get(self, path: str) -> Entry:
         answer = read_answer(self._request("GET", path))
-        # Azure answers for what does not exist with an empty feed.
+        # Azure answers with an empty feed if the entity does not exist.
         if isinstance(answer, Feed):
             raise EntityNotFound(path)
         return answer
@@ -93,11 +93,11 @@ class ManagementClient:
         return self._put(path, kind, children)
 
     def update(self, path: str, kind: str, children: Iterable[str]) -> Entry:
-        """Put the whole description over the one that is there."""
+        """Replace the whole description."""
         return self._put(path, kind, children, {"If-Match": "*"})
 
     def delete(self, path: str, *, force: bool = False) -> None:
-        """`force`: also while a messaging store is away. Only a Bendybus server knows that."""
+        """`force`: even while a messaging store is unavailable. Only Bendybus supports this."""
         self._request("DELETE", path, {"force": "true"} if force else None)
 
     def _put(

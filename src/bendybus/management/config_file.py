@@ -165,12 +165,12 @@ def read_config(text: str) -> Sequence[Mapping[str, Any]]:
 class Outcome(StrEnum):
     CREATED = "created"
     EXISTS = "exists"
-    """It was there, and was left as it is."""
+    """It existed, and was not changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One entity or rule of the file, and what became of it."""
+    """One entity or rule of the file, and what was done with it."""
 
     path: str
     kind: str
@@ -181,9 +181,8 @@ class Step:
 def imported(
     management: ManagementClient, namespace: Mapping[str, Any], *, dry_run: bool = False
 ) -> Iterator[Step]:
-    """Create what is not there; what is there stays as it is.
-
-    Forwards are set when everything exists, because a destination may come later in the file.
+    """Create the entities that do not exist; existing ones are not changed. Forwards are set when everything
+    exists, because a destination may come later in the file.
     """
     forwarding: list[tuple[str, EntityKind, Mapping[str, Any]]] = []
     for path, kind, described in _wanted(namespace):

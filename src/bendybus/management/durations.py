@@ -1,6 +1,6 @@
 """Durations as people write and read them: `30s`, `1h30m`, `14d` or `unlimited`.
 
-The management API has ISO 8601 alone (domain/durations.py), and that is taken too.
+The management API uses only ISO 8601 (domain/durations.py), which is accepted too.
 """
 
 from __future__ import annotations

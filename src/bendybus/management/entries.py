@@ -40,7 +40,7 @@ class Entry:
         return bare_name(self.description)
 
     def text(self, name: str) -> str | None:
-        """What stands in this element of the description; None where there is none."""
+        """The text of this element of the description; None if there is none."""
         found = self.description.find(f"{{{SERVICE_BUS}}}{name}")
         return None if found is None else found.text
 
@@ -82,7 +82,7 @@ def read_answer(body: bytes) -> Entry | Feed:
 
 
 def error_detail(body: bytes) -> str:
-    """What an Error document says to a person; empty when this is none."""
+    """The message of an Error document; empty if the text is not one."""
     root = _parse(body)
     detail = "" if root is None else (root.findtext("Detail") or "")
     return _HELP_LINK.sub("", _TRACKING.sub("", _SUB_CODE.sub("", detail))).strip()

@@ -1,4 +1,4 @@
-"""The server's own API, which speaks JSON: stores, faults, policies, connections. Azure has nothing like it.
+"""The JSON API that only Bendybus has: stores, faults, policies, connections.
 
 Management of entities, which Azure has too: client.py.
 """
@@ -39,7 +39,7 @@ _REFUSALS: Final[dict[int, type[BrokerError]]] = {
 def ask_json(
     namespace: ConnectionString, method: str, path: str, body: object = None, certificate: str | None = None
 ) -> dict[str, Any]:
-    """The answer to one request; a refusal is raised in the server's words."""
+    """The answer to one request; a refusal is raised with the server's message."""
     api = JsonApi(namespace, certificate)
     try:
         return api.ask(method, path, body)
@@ -76,7 +76,7 @@ class JsonApi:
                 raise
             given = http.request(method, path, content)
         with self._lock:
-            # Who is refused will hardly ask again.
+            # A client that is refused will hardly ask again.
             keep = given.status < 400 and len(self._idle) < IDLE_MAX
             if keep:
                 self._idle.append(http)

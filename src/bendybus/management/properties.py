@@ -78,7 +78,7 @@ _BOOLEANS: Final = frozenset(
     }
 )
 
-# Keys are not for showing.
+# Keys are not shown.
 _HIDDEN: Final = frozenset({"AuthorizationRules"})
 
 
@@ -96,7 +96,7 @@ def new_elements(kind: EntityKind, given: Mapping[str, object]) -> Iterator[str]
 
 
 def changed_elements(kind: EntityKind, current: Entry, given: Mapping[str, object]) -> Iterator[str]:
-    """The elements of an update: all that can be set, as it is or as it was given; "" takes away."""
+    """The elements of an update: all that can be set, with the given or the current value; "" removes one."""
     for row in kind.properties:
         wanted = given.get(row.name)
         value = current.text(row.name) if wanted is None else wanted

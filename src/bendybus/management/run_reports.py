@@ -1,7 +1,7 @@
-"""A pipeline's run tells the server how far it is, so that people can see it. It never disturbs the run.
+"""Reports the progress of a pipeline's run to the server. Reporting never disturbs the run.
 
-Reports go out from a thread, at most one a second; only the newest one that waits is sent. A server that
-cannot be reached, or that is no Bendybus, is not told anything: the run goes on. The server's side:
+Reports go out from a thread, at most one a second; only the newest one that waits is sent. If the server
+cannot be reached, or is not a Bendybus server, the run continues without reports. The server's side:
 admin/pipeline_routes.py.
 """
 
@@ -20,7 +20,7 @@ from bendybus.management.json_api import ask_json
 __all__ = ["RunReporter"]
 
 EVERY_S: Final = 1.0
-# So that a long run is seen to be alive, though nothing new has happened.
+# So that a long run is seen to be alive even if nothing new has happened.
 ALIVE_EVERY_S: Final = 20.0
 # How long the last report may delay the end of a command.
 LAST_WAIT_S: Final = 5.0
@@ -80,5 +80,5 @@ class RunReporter:
             body = json.loads(json.dumps(self._report, default=str))
             ask_json(self._namespace, "PUT", self._path, body, self._certificate)
         except BrokerError as error:
-            # A server that may come back is told later; one that does not know the route never is.
+            # A server that may come back gets the report later; one that does not have the route never does.
             self._useless = not error.retryable

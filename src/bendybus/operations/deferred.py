@@ -12,7 +12,7 @@ from bendybus.names import PARTITION_SHIFT
 
 __all__ = ["DeferredMessages", "shares"]
 
-# One answer has to hold them all.
+# They must all fit into one answer.
 BATCH: Final = 100
 
 # Settlement -> its name on the wire, in the wire's spelling.
@@ -25,7 +25,7 @@ STATUSES: Final = {
 
 
 class DeferredMessages:
-    """Those of one entity; with `session_id`, of a session that the client holds."""
+    """The deferred messages of one entity; with `session_id`, of a session that the client holds."""
 
     def __init__(self, client: BusClient, entity: str, session_id: str | None = None) -> None:
         self._management = client.management(entity)

@@ -53,13 +53,13 @@ class Move:
 
     @property
     def wanted(self) -> int:
-        """How many to take next."""
+        """How many messages to receive next."""
         if self.stopped:
             return 0
         return BATCH if self._limit is None else min(BATCH, self._limit - self.moved)
 
     def run(self, receiver: Receiver, sender: Sender) -> int:
-        """Until there are no more, or enough; gives how many came from this receiver."""
+        """Move messages until there are no more, or enough. Returns how many came from this receiver."""
         before = self.moved
         while wanted := self.wanted:
             messages = receiver.receive(wanted, timeout_s=WAIT_S)
@@ -70,9 +70,8 @@ class Move:
         return self.moved - before
 
     def run_sessions(self, client: BusClient, sender: Sender) -> None:
-        """Session after session, as they are free. One that others hold stays.
-
-        The server waits for a free session as long as the client is patient, which should not be long.
+        """Move one free session after the other. A session that another receiver holds stays. The server
+        waits for a free session for as long as the client's timeout, which should be short.
         """
         came = 1
         while came and self.wanted:
@@ -85,7 +84,7 @@ class Move:
             receiver.close()
 
     def _transfer(self, receiver: Receiver, sender: Sender, messages: list[ReceivedMessage]) -> None:
-        """Complete what the target has acknowledged, and release the rest, whatever happens."""
+        """Complete what the target has acknowledged, and release the rest, even after an error."""
         accepted: list[ReceivedMessage] = []
         try:
             for key, group in by_key(messages):

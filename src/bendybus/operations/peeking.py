@@ -1,4 +1,4 @@
-"""Looking at messages without taking them, with filters; and the filters of links that receive some only."""
+"""Peeking at messages with filters, and the filters of links that receive only some messages."""
 
 from __future__ import annotations
 

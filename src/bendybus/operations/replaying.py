@@ -1,4 +1,4 @@
-"""Putting completed messages of an entity back, as far as the server has kept them. Only Bendybus does."""
+"""Putting back completed messages that the server has kept. Only Bendybus keeps them."""
 
 from __future__ import annotations
 

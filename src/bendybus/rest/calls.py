@@ -23,7 +23,7 @@ These are ours; Azure has nothing like them:
 Below `/{entity}/sessions/{session}/{lock}`, `/messages/...` is about the messages of the session, in all of
 these ways except sending.
 
-`messages`, `head`, `sessions` and sub-queues are recognized in any case. This module only parses text;
+`messages`, `head`, `sessions` and sub-queues are recognised in any case. This module only parses text;
 the broker knows whether the entity exists.
 """
 

@@ -1,9 +1,9 @@
 """One broker of a cluster on PostgreSQL: its part of what `serve --cluster URL` starts.
 
-The brokers have a catalog in common, in the database that the URL names, and the messaging stores that all
-of them are given by `--store`. They talk over TCP, encrypted. The first broker of a cluster makes a
-certificate and a secret, and keeps both in the catalog's database: whoever can read that database is a
-member. How the certificate is renewed: cluster_trust.py.
+The brokers have a catalog in common, in the database that the URL names, and the messaging stores that all of
+them are given by `--store`. They talk over TCP, encrypted. The first broker of a cluster makes a certificate
+and a secret, and keeps both in the catalog's database: anyone who can read that database can be a member. How
+the certificate is renewed: cluster_trust.py.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class ClusterNode(ClusterPart):
             if peer is None:
                 raise StoreUnavailable(f"The broker '{name}' cannot be reached. Please retry the operation.")
             await peer.call(DRAIN_CALL, draining, type(None))
-            # So that whoever asks next sees it.
+            # So that the next request sees it.
             await self._node.look()
         audit.record("broker-drain-begun" if draining else "broker-drain-ended", broker=name)
 

@@ -23,7 +23,7 @@ LINGER_BYTES_MAX: Final = 256 * 1024
 
 
 class FarewellTransport:
-    """A transport, with a `close` of its own. To protocols it is the transport."""
+    """A transport with its own `close`. Protocols use it as their transport."""
 
     def __init__(self, transport: asyncio.Transport, linger_s: float = LINGER_S) -> None:
         self._transport = transport

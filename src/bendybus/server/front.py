@@ -236,7 +236,7 @@ class _ResourceRoute(BaseRoute):
 
 
 class _KnownPeer:
-    """Tells the audit log where each request comes from. Each has a task, and so a context, of its own."""
+    """Tells the audit log where each request comes from. Each has its own task, and so its own context."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -2,8 +2,8 @@
 
 A connection that has sent nothing is one `Arrival` and one registration with the event loop:
 no task, no transport, no buffer. So thousands of them cost almost nothing. The first byte is
-read with MSG_PEEK, to recognize TLS. Then the connection gets a transport whose protocol is
-the arrival itself, until protocol_sniffing.py recognizes the bytes and `set_protocol` sets
+read with MSG_PEEK, to recognise TLS. Then the connection gets a transport whose protocol is
+the arrival itself, until protocol_sniffing.py recognises the bytes and `set_protocol` sets
 the real protocol.
 
 All arrivals have the same time to send something, so they expire in the order in which they
@@ -75,7 +75,7 @@ class ListenerCounts:
     accepted: int = 0
     tls: int = 0
     timed_out: int = 0
-    """Dropped because they sent nothing recognizable in time."""
+    """Dropped because they sent nothing recognisable in time."""
     refused: int = 0
     """Dropped because they use an unknown protocol."""
     crowded_out: int = 0

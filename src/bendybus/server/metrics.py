@@ -1,8 +1,8 @@
 """The page of metrics: collected on request from figures that the broker keeps anyway, as Prometheus' text.
 
-It has what this process and others count (figures.py), and what entities hold over all partitions, whoever
-owns them. An entity's numbers are sums over its partitions; partitions have series of their own only when
-they are asked for. Who may read the page, and where: metrics_page.py.
+It has what this process and others count (figures.py), and the contents of entities over all partitions,
+whichever broker owns them. An entity's numbers are sums over its partitions; partitions have series of their
+own only when they are asked for. Who may read the page, and where: metrics_page.py.
 """
 
 from __future__ import annotations

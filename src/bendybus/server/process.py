@@ -67,8 +67,9 @@ async def _serve(settings: Settings, membership: Membership | None) -> None:
     member: ClusterPart | None = None if settings.cluster is None else ClusterNode(settings)
     if membership is not None:
         member = ClusterMember(membership)
-        # Nothing is ever written to it: it can be read when the supervisor is gone. Then nobody stops this
-        # process in order, and whoever starts the server again waits for it. All that it said is on disk.
+        # Nothing is ever written to it: it can be read when the supervisor has ended. Then nobody stops this
+        # process in order, and the next start of the server waits for it. Everything that it acknowledged is
+        # on disk.
         loop.add_reader(membership.supervisor, os._exit, 1)
     server = Server(settings, member)
     if not await _enter(server, stop):
@@ -76,7 +77,7 @@ async def _serve(settings: Settings, membership: Membership | None) -> None:
     async with AsyncExitStack() as exits:
         exits.push_async_exit(server)
         lines = _printed(server, settings)
-        # A supervisor goes on when it has read `ready`, so for it this line is the last one.
+        # A supervisor continues when it has read `ready`, so this must be the last line for it.
         sys.stdout.writelines(lines if membership is None else [*lines[1:], lines[0]])
         sys.stdout.flush()
         audit.record(
@@ -106,7 +107,7 @@ async def _enter(server: Server, stop: asyncio.Event) -> bool:
 
 
 def _printed(server: Server, settings: Settings) -> list[str]:
-    """What whoever starts the server reads, the line `ready` first."""
+    """The lines that are printed at the start, `ready` first."""
     lines = [f"ready {server.connection_string}\n"]
     for name, shown in islice(server.connection_strings.items(), 1, None):
         lines.append(f"namespace {name} {shown}\n")

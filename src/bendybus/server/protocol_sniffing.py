@@ -1,7 +1,7 @@
 """Protocol sniffing: which protocol a connection speaks, by its first bytes. Pure.
 
 The bytes so far begin with a known protocol, may still become one, or cannot. TLS is not
-here: the listener recognizes it before a byte is read, and sniffs the decrypted bytes.
+here: the listener recognises it before a byte is read, and sniffs the decrypted bytes.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ SAS_KEY_VARIABLE: Final = "BENDYBUS_SAS_KEY"
 WELL_KNOWN_KEY: Final = "SAS_KEY_VALUE"
 
 # Measured: over two, sending and receiving at once is as fast as over one, over four both alone are slower
-# (docs/benchmarks.md). And with one there would be no other to go on when it is away.
+# (docs/benchmarks.md). And with one store, nothing would work while it is unavailable.
 STORES_DEFAULT: Final = 2
 STORES_MAX: Final = 64
 # Less than a second would count a short delay as an outage; more than clients wait is of no use.
@@ -108,7 +108,7 @@ class Settings:
     portal: bool = True
     """Whether `/portal` shows the portal."""
     stall_after_s: float = STALL_AFTER_S
-    """How long a messaging store may take for one call before it counts as away."""
+    """How long a messaging store may take for one call before it counts as unavailable."""
     memory: str | None = None
     """The memory that connections may use, such as `2GB`; None: a share of the machine's memory."""
     telemetry: bool = False

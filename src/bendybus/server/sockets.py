@@ -40,7 +40,7 @@ def prepare_accepted(accepted: socket.socket) -> None:
     with suppress(OSError):
         # Dispositions are small and awaited: never hold one back to fill a segment.
         accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # Finds the machines that vanished without a word; AMQP's own heartbeats are optional.
+        # Detects machines that have disappeared; AMQP's own heartbeats are optional.
         accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
 

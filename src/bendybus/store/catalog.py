@@ -1,18 +1,19 @@
-"""The catalogue: what exists in the namespace, and where its partitions are kept.
+"""The catalog: what exists in the namespace, and where its partitions are kept.
 
-Messaging stores hold messages; the catalogue holds the list of entities that own them.
+Messaging stores hold messages; the catalog holds the list of entities that own them.
 An entity exists if and only if it is listed here. Partitions in a store without an entity
 (from an interrupted creation, for example) belong to nobody and may be dropped.
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
 from bendybus.names import EntityPath, Instant
 
-__all__ = ["Catalog", "Description", "EntityKind", "EntityRecord", "SharedCatalog"]
+__all__ = ["Catalog", "Description", "EntityKind", "EntityRecord", "SharedCatalog", "columns_of"]
 
 EntityKind = Literal["queue", "topic", "subscription"]
 
@@ -35,11 +36,24 @@ class EntityRecord:
     """Distinguishes an entity from one with the same path that was created after it was deleted."""
 
 
+def columns_of(record: EntityRecord) -> tuple[object, ...]:
+    """The values that a database keeps of an entity, as `add` and `replace` expect them, without the path."""
+    return (
+        record.kind,
+        json.dumps(record.description),
+        record.partition_count,
+        json.dumps(record.placement),
+        record.created_at,
+        record.updated_at,
+        record.generation,
+    )
+
+
 class Catalog(Protocol):
     """Every change is atomic and durable when the call returns. Paths differing only in case are the same."""
 
     def open(self) -> None:
-        """Open the catalogue. Raises `StoreError` (by name) if it is newer, torn or not ours."""
+        """Open the catalog. Raises `StoreError` (by name) if it is newer, torn or not ours."""
 
     def close(self) -> None: ...
 
@@ -62,10 +76,10 @@ class Catalog(Protocol):
 
 
 class SharedCatalog(Catalog, Protocol):
-    """A catalogue that all brokers of a cluster read. One of them leads, and makes the changes."""
+    """A catalog that all brokers of a cluster read. One of them leads, and makes the changes."""
 
     term: int | None
     """The term in which this broker leads; None while another one does, and changes are refused."""
 
     def read(self) -> tuple[int, list[EntityRecord]]:
-        """The whole catalogue as of one moment: how often it was changed, and all entities."""
+        """The whole catalog as of one moment: how often it was changed, and all entities."""

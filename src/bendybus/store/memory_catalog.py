@@ -1,4 +1,4 @@
-"""A catalogue in memory, for tests. Its contents end with the process. The durable one: sqlite/catalog.py.
+"""A catalog in memory, for tests. Its contents end with the process. The durable one: sqlite/catalog.py.
 
 Like the memory store, it survives `close` and `open`.
 """

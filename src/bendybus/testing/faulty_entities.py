@@ -1,4 +1,4 @@
-"""Faults of entities in the hands of a test: what an application has to live with."""
+"""Faults of entities that a test can cause: those that an application has to handle."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class FaultyEntities(ABC):
         self._call(_detach(self._open.broker, path))
 
     def lose_locks(self, path: str) -> None:
-        """End all locks of messages and sessions of a queue or subscription, as if their time was over."""
+        """End all locks of messages and sessions of a queue or subscription, as if they had expired."""
         self._call(lose_locks(self._open.broker.find(path)))
 
 

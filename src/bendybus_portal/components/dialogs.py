@@ -1,4 +1,4 @@
-"""Dialogs: ask before something is lost, and forms."""
+"""Dialogs: confirmations before something is lost, and forms."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _name(dialog: ui.dialog, box: ui.element, role: str, title: str) -> None:
 
 
 async def confirm(title: str, text: Child, action: str, *, danger: bool = True) -> bool:
-    """Whether the person wants it."""
+    """Whether the person confirms."""
     with ui.dialog() as dialog, ui.element("div").classes("dialog") as box:
         _name(dialog, box, "alertdialog", title)
         markup(tag("h2", title))

@@ -1,4 +1,4 @@
-"""Receive and settle: the messages that this person holds, each with what can become of it."""
+"""Receive and settle: the messages that this person holds, each with its possible outcomes."""
 
 from __future__ import annotations
 

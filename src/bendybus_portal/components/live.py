@@ -2,7 +2,7 @@
 
 A view is refreshed every few seconds while its page can be seen: a hidden tab costs nothing. If the server
 cannot be reached, a banner says so and the view keeps what it showed; when the server is back, the banner
-goes by itself. When the session has ended, the page goes to the sign-in page.
+disappears. When the session has ended, the page goes to the sign-in page.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def tell(text: str, *, good: bool = True) -> None:
 
 @contextmanager
 def told_errors() -> Iterator[None]:
-    """Around what a person asked for: a refusal is shown in the server's words."""
+    """Wraps an action of a person: a refusal is shown with the server's message."""
     try:
         yield
     except BrokerError as error:

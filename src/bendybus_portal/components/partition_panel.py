@@ -49,7 +49,7 @@ def partition_panel(told: Mapping[str, Any], history: EntityHistory, server: str
 
 def _remarks(partitions: list[dict[str, Any]], skew: float | None, flowing: bool) -> Html:
     away = [str(each["partition"]) for each in partitions if not each["available"]]
-    # How a store is that belongs to a broker that does not answer is not known.
+    # The state of a store is unknown if its broker does not answer.
     well = ("available", "unknown")
     stores = sorted({each["store"] for each in partitions if each["storeState"] not in well})
     brokers = sorted({each["broker"] for each in partitions if each["state"] == "unreachable"} - {""})

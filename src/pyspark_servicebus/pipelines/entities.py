@@ -94,7 +94,7 @@ class Entities:
                 management.delete(f"{target}/Rules/{name}")
 
     def update(self, path: str, **changed: object) -> None:
-        """Change these properties. "" takes one away."""
+        """Change these properties. "" removes one."""
         entry = self.get(path)
         if any((entry.text(name) or "") != value for name, value in changed.items()):
             kind = _KINDS[entry.kind]

@@ -1,4 +1,4 @@
-"""Errors from Spark in our own words: the error inside, with its class and its text.
+"""Errors from Spark as errors of ours: the error inside, with its class and its text.
 
 Errors of the data source are raised in other processes. Spark passes them on as texts with
 tracebacks of two languages around them. The last of our errors in such a text is the cause.

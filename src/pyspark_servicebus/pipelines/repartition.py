@@ -246,7 +246,7 @@ class _Move:
         wanted = {each.name: each for each in entities.subscriptions(plan.source)}
         there = {each.name for each in entities.subscriptions(plan.target)}
         for name, entry in wanted.items():
-            # What the old one is set to later, when it is frozen, is not what the new one shall have.
+            # Settings that the old one gets later, when it is frozen, must not be copied.
             known.setdefault(name, self._withheld(entry))
             path = subscription_path(plan.target, name)
             if name not in there:
@@ -313,7 +313,7 @@ class _Move:
         )
 
     def _counts_agree(self, found: Mapping[Part, Comparison]) -> bool:
-        """Whether all was seen. A partition that was away for a moment would not have been read."""
+        """Whether everything was read. A partition that was unavailable for a moment would be missing."""
         return all(
             each.messages == self._contents(part.source) and each.copies == self._contents(part.target)
             for part, each in found.items()

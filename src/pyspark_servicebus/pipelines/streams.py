@@ -1,8 +1,8 @@
 """A streaming query, watched from its start to its end.
 
-It ends when it has caught up, when it is told to stop, or with an error, which is reported in
-our own words (failures.py). Stopping interrupts a micro-batch; the next run repeats it. A query reports
-progress only when a batch is done, so batches have a limit unless the user gives another.
+It ends when it has caught up, when it is told to stop, or with an error, which is reported as one of ours
+(failures.py). Stopping interrupts a micro-batch; the next run repeats it. A query reports progress only when
+a batch is done, so batches have a limit unless the user gives another.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class StreamOutcome:
 
     @property
     def total(self) -> int | None:
-        """What there is to read in all, as far as the query has said."""
+        """The total number of messages to read, as far as the query has reported it."""
         return None if self._lag is None else self.messages + self._lag
 
     @property

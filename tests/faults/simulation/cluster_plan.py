@@ -1,4 +1,4 @@
-"""What a seed makes of a simulation with several brokers: more stores, other faults. The rest: plan.py."""
+"""The plan of a simulation with several brokers: more stores, and other faults. The rest: plan.py."""
 
 from __future__ import annotations
 
@@ -7,39 +7,39 @@ from dataclasses import dataclass, replace
 
 from faults.simulation.plan import Plan
 
-__all__ = ["ClusterPlan", "ClusterWeather"]
+__all__ = ["ClusterFaultRates", "ClusterPlan"]
 
 NAMES = "abcd"
 
 
 @dataclass(slots=True)
-class ClusterWeather:
-    """What goes wrong between processes, how often on average; 0 for never."""
+class ClusterFaultRates:
+    """How often each fault of processes and of the network happens, on average; 0 means never."""
 
     end_every_s: float
     """The end of a broker's process."""
-    stop_rather: float
-    """Of these, so many are orderly: the stores move as planned."""
+    orderly_share: float
+    """The share of these that are orderly: the stores move as planned."""
     pause_every_s: float
-    """A process is stopped for a while, and then goes on as if nothing had happened."""
+    """A process is suspended for a while and then continues."""
     cut_every_s: float
     block_every_s: float
-    """Something does not get through: between two brokers, or between a broker and a database."""
+    """The network is cut between two brokers, or between a broker and a database."""
     outage_every_s: float
     catalog_outage_every_s: float
     jump_every_s: float
     failover_every_s: float
-    """The standby of a database takes over; it has everything that was committed."""
+    """The standby of a database takes over. It has all commits."""
     drain_every_s: float
-    """A broker is drained for a while, and goes on serving its clients: stores move as planned."""
+    """A broker is drained for a while, and still serves its clients: its stores move as planned."""
 
 
 @dataclass(slots=True)
 class ClusterPlan:
     brokers: str
-    """Their names, a letter each."""
+    """Their names, one letter each."""
     plan: Plan
-    weather: ClusterWeather
+    fault_rates: ClusterFaultRates
 
     @classmethod
     def of(cls, dice: random.Random, brokers: int) -> ClusterPlan:
@@ -50,9 +50,9 @@ class ClusterPlan:
         def sometimes(probability: float, least: float, most: float) -> float:
             return dice.uniform(least, most) if dice.random() < probability else 0.0
 
-        weather = ClusterWeather(
+        rates = ClusterFaultRates(
             end_every_s=sometimes(0.7, 4, 15),
-            stop_rather=dice.choice((0.0, 0.5, 1.0)),
+            orderly_share=dice.choice((0.0, 0.5, 1.0)),
             pause_every_s=sometimes(0.5, 4, 15),
             cut_every_s=sometimes(0.6, 1, 10),
             block_every_s=sometimes(0.5, 3, 12),
@@ -62,6 +62,6 @@ class ClusterPlan:
             failover_every_s=sometimes(0.25, 5, 20),
             drain_every_s=sometimes(0.35, 3, 12),
         )
-        # Most of what one disk does wrong is played with one broker; here it is to be the exception.
-        plan.weather.disk = replace(plan.weather.disk, stalls=plan.weather.disk.stalls / 2)
-        return cls(NAMES[:brokers], plan, weather)
+        # Faults of one disk are mostly simulated with one broker; they are rarer here.
+        plan.fault_rates.disk = replace(plan.fault_rates.disk, stalls=plan.fault_rates.disk.stalls / 2)
+        return cls(NAMES[:brokers], plan, rates)

@@ -48,7 +48,7 @@ class ClusterSimulation(Play):
     def __init__(self, seed: int, brokers: int, *, tell: Callable[[str], None] | None = None) -> None:
         super().__init__(seed, tell=tell)
         planned = ClusterPlan.of(random.Random(f"plan {seed} of {brokers} brokers"), brokers)
-        self.plan, self.weather = planned.plan, planned.weather
+        self.plan, self.fault_rates = planned.plan, planned.fault_rates
         self.ledger: ClusterLedger = ClusterLedger(self.world, self.plan, self._disturbed)
         self.states = ClusterSessionStates(self._misremembered, self.ledger)
         self.network = ClusterNetwork(self.world, self.ledger.lose_connection)
@@ -147,21 +147,21 @@ class ClusterSimulation(Play):
             await asyncio.sleep(0.1)
         self._compare(last, everything=True)
 
-    # -- the weather -----------------------------------------------------------------------
+    # -- faults -----------------------------------------------------------------------
 
     def forecast(self) -> None:
-        weather = self.weather
+        rates = self.fault_rates
         for each in self.server.all:
-            each.disk.faults = self.plan.weather.disk
-        self.every(weather.end_every_s, self._end_one)
-        self.every(weather.pause_every_s, self._pause_one)
-        self.every(weather.cut_every_s, self.network.cut_one)
-        self.every(weather.block_every_s, self._block)
-        self.every(weather.outage_every_s, self._outage)
-        self.every(weather.catalog_outage_every_s, self._catalog_outage)
-        self.every(weather.jump_every_s, self.jump)
-        self.every(weather.failover_every_s, self._fail_over)
-        self.every(weather.drain_every_s, self._drain_one)
+            each.disk.faults = self.plan.fault_rates.disk
+        self.every(rates.end_every_s, self._end_one)
+        self.every(rates.pause_every_s, self._pause_one)
+        self.every(rates.cut_every_s, self.network.cut_one)
+        self.every(rates.block_every_s, self._block)
+        self.every(rates.outage_every_s, self._outage)
+        self.every(rates.catalog_outage_every_s, self._catalog_outage)
+        self.every(rates.jump_every_s, self.jump)
+        self.every(rates.failover_every_s, self._fail_over)
+        self.every(rates.drain_every_s, self._drain_one)
 
     def clear_up(self) -> None:
         self.network.heal()
@@ -186,7 +186,7 @@ class ClusterSimulation(Play):
         self.ledger.fault()
         self.ledger.doubt_unanswered()
         loop = chosen.loop
-        if chosen.broker is not None and self.world.chance(self.weather.stop_rather):
+        if chosen.broker is not None and self.world.chance(self.fault_rates.orderly_share):
             chosen.stop()
             # Should it not come to an end by itself, it is killed.
             self.world.later(STOP_WITHIN_S, lambda: chosen.crash() if loop.alive else None)

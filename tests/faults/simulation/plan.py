@@ -1,4 +1,4 @@
-"""What a seed makes of a simulation: its entities, its peers, its faults.
+"""The plan of a simulation, made from a seed: its entities, its peers, its faults.
 
 A *lane* is a path that a message can take: the entities in which one copy of it
 may be, in their order. A message sent to a queue has one lane; one sent to a
@@ -18,7 +18,7 @@ from bendybus.domain.topic_entities import SubscriptionDescription, TopicDescrip
 from bendybus.names import EntityPath
 from faults.simulation.stores import DiskFaults
 
-__all__ = ["COLOURS", "Lane", "Plan", "Weather"]
+__all__ = ["COLOURS", "FaultRates", "Lane", "Plan"]
 
 COLOURS = ("red", "green", "blue")
 
@@ -38,14 +38,14 @@ class Lane:
 
 
 @dataclass(slots=True)
-class Weather:
-    """What goes wrong, how often."""
+class FaultRates:
+    """How often each kind of fault happens."""
 
     disk: DiskFaults
     crash_every_s: float
-    """On average; 0 for never."""
-    stop_rather: float
-    """Of these, so many are orderly."""
+    """The average; 0 means never. The same holds for the other times."""
+    orderly_share: float
+    """The share of these that are orderly stops and not crashes."""
     cut_every_s: float
     outage_every_s: float
     jump_every_s: float
@@ -56,14 +56,14 @@ class Plan:
     tier: Tier
     stores: int
     duration_s: float
-    weather: Weather
+    fault_rates: FaultRates
     queues: list[QueueDescription] = field(default_factory=list)
     topics: list[TopicDescription] = field(default_factory=list)
     subscriptions: list[SubscriptionDescription] = field(default_factory=list)
     lanes: dict[str, list[Lane]] = field(default_factory=dict)
-    """By what a message's id begins with: mostly the entity it is sent to."""
+    """By the first part of a message's id, which is usually the entity that it is sent to."""
     peers: list[tuple[str, str]] = field(default_factory=list)
-    """Kind of peer, and the entity that it has to do with."""
+    """The kind of each peer, and the entity that it uses."""
 
     @classmethod
     def of(cls, dice: random.Random) -> Plan:
@@ -71,7 +71,7 @@ class Plan:
             tier=dice.choice((Tier.STANDARD, Tier.STANDARD, Tier.PREMIUM)),
             stores=dice.randint(1, 3),
             duration_s=dice.uniform(5, 25),
-            weather=_weather(dice),
+            fault_rates=_fault_rates(dice),
         )
         _Planner(plan, dice).plan()
         _refine(plan, dice)
@@ -89,18 +89,18 @@ class Plan:
 
     @property
     def sources(self) -> list[QueueDescription]:
-        """What can be received from."""
+        """The entities that receivers can use."""
         return [*self.queues, *self.subscriptions]
 
     def describe(self, path: str) -> QueueDescription:
         return next(each for each in self.sources if each.path == path)
 
 
-def _weather(dice: random.Random) -> Weather:
+def _fault_rates(dice: random.Random) -> FaultRates:
     def sometimes(probability: float, least: float, most: float) -> float:
         return dice.uniform(least, most) if dice.random() < probability else 0.0
 
-    return Weather(
+    return FaultRates(
         DiskFaults(
             torn=sometimes(0.5, 0.002, 0.05),
             lost_reply=sometimes(0.4, 0.002, 0.05),
@@ -108,7 +108,7 @@ def _weather(dice: random.Random) -> Weather:
             unreadable=sometimes(0.3, 0.002, 0.05),
         ),
         crash_every_s=sometimes(0.7, 2, 15),
-        stop_rather=0.25,
+        orderly_share=0.25,
         cut_every_s=sometimes(0.6, 1, 10),
         outage_every_s=sometimes(0.3, 5, 20),
         jump_every_s=sometimes(0.3, 5, 20),

@@ -257,7 +257,7 @@ class Play(ABC):
     async def last_life(self) -> None:
         """A fresh start frees all locks; then all there is can be had."""
 
-    # -- the weather ---------------------------------------------------------------------
+    # -- faults ---------------------------------------------------------------------
 
     @abstractmethod
     def forecast(self) -> None:

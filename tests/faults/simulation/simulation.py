@@ -77,7 +77,7 @@ class Simulation(Play):
                     await asyncio.sleep(0.1)
         compare(self.ledger, broker, everything=True)
 
-    # -- the weather ---------------------------------------------------------------------
+    # -- faults ---------------------------------------------------------------------
 
     def clear_up(self) -> None:
         self.disk.faults = DiskFaults()
@@ -85,12 +85,12 @@ class Simulation(Play):
             store.come_back()
 
     def forecast(self) -> None:
-        weather = self.plan.weather
-        self.disk.faults = weather.disk
-        self.every(weather.crash_every_s, self._end_life)
-        self.every(weather.cut_every_s, self.network.cut_one)
-        self.every(weather.outage_every_s, self._outage)
-        self.every(weather.jump_every_s, self.jump)
+        rates = self.plan.fault_rates
+        self.disk.faults = rates.disk
+        self.every(rates.crash_every_s, self._end_life)
+        self.every(rates.cut_every_s, self.network.cut_one)
+        self.every(rates.outage_every_s, self._outage)
+        self.every(rates.jump_every_s, self.jump)
 
     def _end_life(self) -> None:
         """Crash or stop, and start again a little later."""
@@ -100,7 +100,7 @@ class Simulation(Play):
         if server.broker is not None:
             compare(self.ledger, server.broker, everything=True)
         self.ledger.fault()
-        if self.world.chance(self.plan.weather.stop_rather):
+        if self.world.chance(self.plan.fault_rates.orderly_share):
             server.stop()
             # Should it not come to an end by itself, it is killed.
             loop = server.loop

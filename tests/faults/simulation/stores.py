@@ -1,4 +1,4 @@
-"""Messaging stores and a catalogue on virtual disks, with the faults that disks have.
+"""Messaging stores and a catalog on virtual disks, with the faults that disks have.
 
 What a store has committed is what a `MemoryStore` holds, and outlives every
 process. A commit takes a while, sometimes minutes; it fails before it happened
@@ -44,7 +44,7 @@ class DiskFaults:
 
 
 class Disk:
-    """What stores and the catalogue share: whose process uses them now, and how well they do."""
+    """What stores and the catalog share: whose process uses them now, and how well they do."""
 
     def __init__(self, world: World, faults: DiskFaults) -> None:
         self.world = world
@@ -211,7 +211,7 @@ class VirtualStore(MemoryStore):
 
 
 class VirtualCatalog:
-    """A catalogue on the same disk."""
+    """A catalog on the same disk."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk

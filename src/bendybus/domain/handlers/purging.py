@@ -1,7 +1,7 @@
 """Purging: removing, or dead-lettering, all messages that pass a filter and that nobody has locked.
 
-What is locked stays and is counted, so that whoever purges knows. Payloads are not looked at: a filter on
-properties is evaluated by the caller, who names the messages (`Purge.numbers`).
+Locked messages stay, and are counted for the client. Payloads are not looked at: a filter on properties is
+evaluated by the caller, who names the messages (`Purge.numbers`).
 """
 
 from __future__ import annotations

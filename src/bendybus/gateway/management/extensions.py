@@ -1,8 +1,8 @@
 """Operations of `$management` that Service Bus does not have: an entity read by ranges of numbers.
 
-Their names begin with `bendybus:`; docs/reference/extensions.md has their fields.
-Azure answers them with not-implemented, by which a client knows. What a range
-is, and why it can be trusted: domain/handlers/ranges.py. Who may consume: domain/leases.py.
+Their names begin with `bendybus:`; docs/reference/extensions.md has their fields. Azure answers them with
+not-implemented, so a client can detect that. What a range is, and why it can be trusted:
+domain/handlers/ranges.py. Who may consume: domain/leases.py.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ async def _peek_range(managed: Managed, body: Body) -> Answer:
     browsed = await host.ask(command)
     assert isinstance(browsed, Browsed)
     payloads = await host.payloads(browsed.messages)
-    # One that has been removed meanwhile is simply not there.
+    # A message that was removed in the meantime is left out.
     messages = [
         render_browsed(message, payload)
         for message, payload in zip(browsed.messages, payloads, strict=True)

@@ -1,4 +1,4 @@
-"""What the body of a request holds, field by field: read as what it should be, or refused by its name."""
+"""The fields of a request's body: each is read with its type, or refused with an error that names it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def lock_tokens(body: Body) -> list[LockToken]:
     tokens = array(body, "lock-tokens")
     if not all(isinstance(token, uuid.UUID) for token in tokens):
         raise ArgumentError("'lock-tokens' holds something that is not a uuid.")
-    # On links a token is a GUID in .NET's byte order; here it comes as the uuid it stands for.
+    # On links a token is a GUID in .NET's byte order; here it is an ordinary UUID.
     return [LockToken(token.bytes_le) for token in tokens if isinstance(token, uuid.UUID)]
 
 
@@ -42,7 +42,7 @@ def session_id_of(body: Body) -> SessionId | None:
 
 
 def sequence_numbers(body: Body) -> list[SequenceNumber]:
-    """Each once, however often it is asked for: a few bytes of request could make a gigabyte of answer."""
+    """Each number once: otherwise the answer to a small request could be a gigabyte."""
     asked = dict.fromkeys(_integer(each, "sequence-numbers") for each in array(body, "sequence-numbers"))
     return [SequenceNumber(number) for number in asked]
 
@@ -58,7 +58,7 @@ def array(body: Body, name: str) -> Sequence[object]:
 def states_of(
     body: Body, default: Collection[MessageState] = (MessageState.ACTIVE,)
 ) -> Collection[MessageState]:
-    """Active ones only, unless others are asked for."""
+    """Only active messages, unless the request names other states."""
     if body.get("states") is None:
         return default
     asked = array(body, "states")
@@ -71,12 +71,12 @@ def states_of(
 
 
 def time_of(body: Body, name: str) -> Instant | None:
-    """In milliseconds since 1970, as a number or a timestamp; None where nothing is said."""
+    """In milliseconds since 1970, as a number or a timestamp; None if the field is missing."""
     return None if body.get(name) is None else Instant(whole_number(body, name))
 
 
 def flag(body: Body, name: str) -> bool:
-    """False where nothing is said."""
+    """False if the field is missing."""
     value = body.get(name)
     if value is not None and not isinstance(value, bool):
         raise ArgumentError(f"'{name}' must be true or false, not {value!r}.")

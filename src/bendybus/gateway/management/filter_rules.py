@@ -1,8 +1,7 @@
 """Rules over AMQP: `add-rule`, `remove-rule` and `enumerate-rules` at a subscription's `$management`.
 
-A request brings a rule as maps; the answer gives rules as described lists, whose
-codes the SDKs know by number. True and false filters travel as the SQL filters
-`1=1` and `1=0`. What a rule may be: domain/filters.
+A request has a rule as maps. The answer has rules as described lists, with numeric codes that the SDKs know.
+True and false filters travel as the SQL filters `1=1` and `1=0`. What a rule may be: domain/filters.
 """
 
 from __future__ import annotations
@@ -151,14 +150,14 @@ def _correlation_filter(what: Mapping[object, object]) -> CorrelationFilter:
 
 
 def _spelling(value: object) -> tuple[str, str] | None:
-    """Of whole numbers, which the language does not tell apart by their width."""
+    """The types of whole numbers, which the filter language does not distinguish by width."""
     if type(value) is int:
         return "long", str(value)
     return ("int", str(int(value))) if isinstance(value, Int) else None
 
 
 def _value(name: object, value: object) -> Value:
-    """A property's value as the language has it: instants arrive as numbers, and numbers in many sizes."""
+    """A property's value in the filter language: times arrive as numbers, and numbers in many sizes."""
     if isinstance(value, Timestamp):
         return _EPOCH + timedelta(milliseconds=value)
     if value is None or isinstance(value, bool | UUID):
@@ -193,7 +192,7 @@ def encode_rule(rule: RuleDescription) -> dict[str, object]:
             RULE_DESCRIPTION,
             [
                 _encode_filter(rule.filter),
-                # Always there: two clients look into it without asking.
+                # Always present, because two SDKs read it without a check.
                 Described(EMPTY_RULE_ACTION if rule.action is None else SQL_RULE_ACTION, [*action]),
                 rule.name,
                 Timestamp(rule.created_at),

@@ -40,14 +40,14 @@ __all__ = ["OPERATIONS", "Walk", "Wanted"]
 # One answer is one message on the wire, rendered in one go.
 ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
 COUNT_MAX: Final = 5000
-# Looked at for one answer, however few match: some 100 ms of work, in which others have their turns.
+# Examined for one answer, however few match: about 100 ms of work, during which other clients are served.
 EXAMINED_MAX: Final = 20_000
 # Read from a partition at a time.
 PAGE_MAX: Final = 200
 PAGE_BYTES_MAX: Final = 1024 * 1024
-# Removed in one step: some 10 ms in which others wait.
+# Removed in one step: about 10 ms, during which other clients wait.
 PURGED_PER_COMMAND: Final = 2500
-# How many steps are under way at once: while the stores remove messages, the next ones are found.
+# The number of concurrent steps: while the stores remove messages, the next ones are found.
 PURGES_AT_ONCE: Final = 4
 # Removed before an answer is given: about a second.
 PURGED_MAX: Final = 100_000

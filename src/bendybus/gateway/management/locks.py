@@ -1,7 +1,7 @@
 """Message locks by request: `renew-lock` and `update-disposition`, by lock tokens.
 
-A token identifies its partition. A partition that is away answers as on links:
-settlement.py. Locks of sessions: sessions.py.
+A token identifies its partition. An unavailable partition answers as on links: settlement.py. Locks of
+sessions: sessions.py.
 """
 
 from __future__ import annotations

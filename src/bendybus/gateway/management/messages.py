@@ -1,8 +1,8 @@
 """Messages by request: `peek-message`, `receive-by-sequence-number` and `batch-delete-messages`.
 
-They cover all partitions of a queue or subscription. A partition that is away is skipped if
-any messages will do, and is an error if the request names messages in it.
-Locks of received messages: locks.py. What is still to come: scheduling.py.
+They cover all partitions of a queue or subscription. An unavailable partition is skipped if any messages will
+do, and causes an error if the request names messages in it. Locks of received messages: locks.py. Scheduled
+messages: scheduling.py.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ class ManagementNode:
         return _status(204, "No content") if body is None else _status(200, "OK", body=body)
 
     def _require(self, operation: Operation) -> audit.Actor:
-        """Who asks, if that one may."""
+        """The client, for the audit log; `Unauthorized` if it lacks the right."""
         actor = self._actor()
         try:
             claim = self._claims.require(self._resource, operation.right, now())
@@ -116,7 +116,7 @@ class ManagementNode:
             raise
 
     async def _enlist(self, request: Request, operation: Operation, body: Body) -> Answer:
-        """A request that is to be a part of a transaction."""
+        """Make the request part of a transaction."""
         transaction = self._transactions.find(request.state)
         try:
             if operation.enlist is None:
@@ -127,10 +127,10 @@ class ManagementNode:
             raise
 
     def _with_session(self, request: Request, body: Body) -> Body:
-        """What names a link instead of a session is about the session that this link holds, as go has it.
+        """The body with its session. A request of the Go SDK names the link that holds the session instead.
 
-        What names both comes from that link's receiver, as with .NET. It may have lost the session to another
-        receiver on the same connection.
+        A request of the .NET SDK names both. Its receiver may have lost the session to another receiver on
+        the same connection.
         """
         name, entity = request.properties.get("associated-link-name"), self._entity
         if not self._session_links or not isinstance(name, str) or not isinstance(entity, Queue):

@@ -1,9 +1,9 @@
 """The operation of `$management` that puts completed messages back into their queue (B-07).
 
-Sessions, times and numbers are decided by the partition (domain/completed.py). A key or a selector is
+The partition selects messages by session, time and number (domain/completed.py). A key or a selector is
 evaluated here, because it needs payloads; the messages are then named by their numbers. A request may be
-repeated: what was put back is not kept any more, and `completed-before`, which every answer has, leaves out
-what was completed again since. docs/reference/replay.md
+repeated. A message that was put back is no longer kept, and `completed-before`, which every answer has,
+excludes messages that were completed again later. docs/reference/replay.md
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from bendybus.names import PARTITION_SHIFT, Instant, SequenceNumber, SessionId, 
 
 __all__ = ["OPERATIONS"]
 
-# Moved in one step, and so in one commit: some 50 ms in which others wait.
+# Moved in one step, and so in one commit: about 50 ms, during which other clients wait.
 REPLAYED_PER_COMMAND: Final = 5000
 # Moved before an answer is given: about a second.
 REPLAYED_MAX: Final = 50_000

@@ -78,7 +78,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
 
 
 async def _schedule(target: SendTarget, entries: Sequence[object]) -> list[SequenceNumber]:
-    """Enqueue the messages of these maps; gives the number of each, good until it is due.
+    """Enqueue the messages of these maps. Returns their numbers, which are valid until they are due.
 
     A duplicate is accepted and dropped like any other, so its number is one that no message has.
     """
@@ -94,9 +94,9 @@ async def _schedule(target: SendTarget, entries: Sequence[object]) -> list[Seque
 async def _schedule_in_transaction(
     target: SendTarget, entries: Sequence[object], transaction: Transaction
 ) -> list[SequenceNumber]:
-    """The same as a part of a transaction: the numbers are given at once, the messages are kept later.
+    """The same as part of a transaction: the numbers are returned at once, and the messages are stored later.
 
-    A message whose time has come already is sent by the commit, which gives it a number of its own.
+    The commit sends a message that is already due, and gives it a new number.
     """
     payloads = _payloads(target, entries)
     identities = _identities(target)

@@ -75,7 +75,7 @@ def _state(body: Body) -> bytes | None:
 
 
 async def _ask_holder(queue: Queue, lock: SessionLock, command: Command) -> Reply:
-    """Submit a command of the session's holder. A partition that is away has lost its session locks."""
+    """Submit a command of the session's holder. An unavailable partition has lost its session locks."""
     try:
         return await _host(queue, lock).ask(command)
     except Unavailable as away:

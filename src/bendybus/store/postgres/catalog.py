@@ -25,7 +25,7 @@ from bendybus.errors import (
     StoreUnavailable,
 )
 from bendybus.names import EntityPath
-from bendybus.store.catalog import Description, EntityRecord
+from bendybus.store.catalog import Description, EntityRecord, columns_of
 from bendybus.store.postgres import schema
 from bendybus.store.postgres.address import StoreAddress
 from bendybus.store.postgres.connections import QUERIES as STORE_QUERIES
@@ -157,14 +157,14 @@ class PostgresCatalog:
 
     def add(self, record: EntityRecord) -> None:
         with self._changing() as connection:
-            row = (*_row(record), record.path, normalise_path(record.path))
+            row = (*columns_of(record), record.path, normalise_path(record.path))
             if connection.execute(QUERIES["add"], row).rowcount != 1:
                 raise EntityExists(f"The entity '{record.path}' exists already.")
 
     def replace(self, *records: EntityRecord) -> None:
         with self._changing() as connection:
             for record in records:
-                row = (*_row(record), normalise_path(record.path))
+                row = (*columns_of(record), normalise_path(record.path))
                 if connection.execute(QUERIES["replace"], row).rowcount != 1:
                     raise EntityNotFound(record.path)
 
@@ -192,16 +192,3 @@ class PostgresCatalog:
             if connection.execute(QUERIES["begin_change"], (self.term,)).fetchone() is None:
                 raise StoreUnavailable("Another broker of the cluster leads now. Please retry the operation.")
             yield connection
-
-
-def _row(record: EntityRecord) -> tuple[object, ...]:
-    """In the order of the queries `add` and `replace`, without the path."""
-    return (
-        record.kind,
-        json.dumps(record.description),
-        record.partition_count,
-        json.dumps(record.placement),
-        record.created_at,
-        record.updated_at,
-        record.generation,
-    )

@@ -1,4 +1,4 @@
-"""The catalogue in an SQLite file of its own, `catalog.db`.
+"""The catalog in an SQLite file of its own, `catalog.db`.
 
 It is small and rarely written: one connection, and each change is one transaction that is
 counted (witness.py), because entities lost with a damaged log would be swept from the stores. What the
@@ -17,7 +17,7 @@ from typing import Final
 
 from bendybus.errors import EntityExists, EntityNotFound, StoreUnavailable
 from bendybus.names import EntityPath
-from bendybus.store.catalog import Description, EntityRecord
+from bendybus.store.catalog import Description, EntityRecord, columns_of
 from bendybus.store.queries import load_queries, load_script
 from bendybus.store.sqlite.files import FileKind, open_file, reported, transaction
 from bendybus.store.sqlite.witness import Witness
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 QUERIES: Final = load_queries(__package__, "catalog_queries.sql")
 CATALOG: Final = FileKind(
-    what="catalogue",
+    what="catalog",
     application_id=0x42424341,  # "BBCA"
     migrations=tuple(load_script(__package__, f"catalog{n}.sql") for n in ("", "_2")),
     tables=frozenset({"namespace", "entity", "progress"}),
@@ -85,14 +85,16 @@ class SqliteCatalog:
 
     def add(self, record: EntityRecord) -> None:
         with self._changing():
-            added = self._connection.execute(QUERIES["add"], _row(record)).rowcount == 1
+            row = (*columns_of(record), record.path)
+            added = self._connection.execute(QUERIES["add"], row).rowcount == 1
         if not added:
             raise EntityExists(f"The entity '{record.path}' exists already.")
 
     def replace(self, *records: EntityRecord) -> None:
         with self._changing():
             for record in records:
-                if self._connection.execute(QUERIES["replace"], _row(record)).rowcount != 1:
+                row = (*columns_of(record), record.path)
+                if self._connection.execute(QUERIES["replace"], row).rowcount != 1:
                     raise EntityNotFound(record.path)
 
     def remove(self, *paths: EntityPath) -> None:
@@ -117,17 +119,3 @@ class SqliteCatalog:
     def _connection(self) -> sqlite3.Connection:
         assert self._opened is not None, f"{self._path} is not open"
         return self._opened
-
-
-def _row(record: EntityRecord) -> tuple[object, ...]:
-    """In the order of the queries `add` and `replace`, the path last."""
-    return (
-        record.kind,
-        json.dumps(record.description),
-        record.partition_count,
-        json.dumps(record.placement),
-        record.created_at,
-        record.updated_at,
-        record.generation,
-        record.path,
-    )

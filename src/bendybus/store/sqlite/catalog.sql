@@ -1,4 +1,4 @@
--- The catalogue, version 1.
+-- The catalog, version 1.
 
 -- At most one row: the namespace's own settings, as JSON.
 CREATE TABLE namespace (

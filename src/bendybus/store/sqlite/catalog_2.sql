@@ -1,4 +1,4 @@
--- The catalogue, version 2: how many commits it has had (witness.py).
+-- The catalog, version 2: how many commits it has had (witness.py).
 
 -- One row.
 CREATE TABLE progress (

@@ -1,4 +1,4 @@
--- The statements of the catalogue in SQLite.
+-- The statements of the catalog in SQLite.
 
 -- name: namespace
 -- The namespace's settings.
