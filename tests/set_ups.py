@@ -57,7 +57,6 @@ REFUSED: Final[Mapping[str, str]] = {
     "a temporary queue cannot be used with several": _JMS,
     "a temporary topic cannot be used with several": _JMS,
     "a change of entities by a client of this broker": _JMS,
-    "the lease of a consumer cannot be used with several": "leases of consumers",
     "a session over HTTP cannot be used with several": "sessions over HTTP",
 }
 

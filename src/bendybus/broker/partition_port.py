@@ -20,6 +20,7 @@ from bendybus.broker.lifecycle import Availability, StoreState
 from bendybus.broker.mailbox import OnReply
 from bendybus.broker.scans import Matches, Scan
 from bendybus.domain.commands import Command, Reply
+from bendybus.domain.leases import LeaseRequest
 from bendybus.domain.messages import Message, SubQueue
 from bendybus.domain.session_commands import SessionAccepted, SessionLock
 from bendybus.domain.shelf import Counts
@@ -193,3 +194,8 @@ class ReceivingPort(PartitionPort, Protocol):
 
     async def session_state(self, lock: SessionLock) -> bytes | None:
         """The state of a session, for its holder."""
+
+    # -- leases -------------------------------------------------------------------
+
+    async def lease(self, request: LeaseRequest) -> None:
+        """Serve a consumer's request for a lease of the queue. Only the first partition is asked."""

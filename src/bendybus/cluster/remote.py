@@ -32,6 +32,7 @@ from bendybus.cluster.answers import (
 )
 from bendybus.cluster.items import Ask, Commit, LookUp, Read
 from bendybus.domain.commands import Command, Peek, Release, Reply
+from bendybus.domain.leases import LeaseRequest
 from bendybus.domain.messages import Message, SubQueue
 from bendybus.domain.session_commands import (
     ReleaseSession,
@@ -404,3 +405,16 @@ class RemoteQueuePartition(RemotePartition[Queue]):
                 raise
         elsewhere: bytes | None = await self.current.session_state(lock)
         return elsewhere
+
+    # -- leases -------------------------------------------------------------------
+
+    async def lease(self, request: LeaseRequest) -> None:
+        await self._owned()
+        body = self.path, self._entity.generation, self.number, request
+        try:
+            await self._peer.call("consumer-lease", body, type(None))
+        except Unavailable:
+            if self._pass_on is None:
+                raise
+            # Repeating a request changes nothing, should the former owner have served it.
+            await self.current.lease(request)
