@@ -57,7 +57,6 @@ REFUSED: Final[Mapping[str, str]] = {
     "a temporary queue cannot be used with several": _JMS,
     "a temporary topic cannot be used with several": _JMS,
     "a change of entities by a client of this broker": _JMS,
-    "a session over HTTP cannot be used with several": "sessions over HTTP",
 }
 
 # Why a test shows nothing with several brokers: `pytest.mark.one_broker("files")`.
@@ -68,7 +67,6 @@ ONE_BROKER: Final[Mapping[str, str]] = {
     "stores": "the test says which messaging stores its server has",
     "process": "the test changes or watches the one process of its server",
     "jms": _JMS,
-    "sessions over HTTP": "sessions over HTTP",
     "root keys": "new root keys",
 }
 

@@ -174,6 +174,14 @@ class ReceivingPort(PartitionPort, Protocol):
     def let_go_session(self, lock: SessionLock) -> None:
         """Tell the holder of this session nothing more."""
 
+    async def detach_session(self, lock: SessionLock) -> None:
+        """The client that has accepted this session presents the lock with each request, whichever broker it
+        reaches. So the session does not end with a connection (detached_sessions.py)."""
+
+    async def receive_in_session(self, lock: SessionLock, timeout_s: float) -> Message | None:
+        """Lock the next message of a session that was detached, or None if there is none within this time.
+        `SessionLockLost` if the lock has ended. May be cancelled."""
+
     def lock_in_session(self, lock: SessionLock, count: int, size_max: int) -> list[Message]:
         """`lock` for the holder of a session; nothing if the session is lost."""
 

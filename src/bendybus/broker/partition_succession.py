@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from bendybus.broker.detached_sessions import DetachedSession
 from bendybus.broker.holders import SessionHolder, SessionHolders
 from bendybus.broker.host import ignore
 from bendybus.broker.lifecycle import PartitionState
@@ -24,10 +25,11 @@ from bendybus.broker.payload_cache import PayloadCache
 from bendybus.broker.stores import AttachedStore
 from bendybus.domain.commands import Command
 from bendybus.domain.leases import LeaseRequest
+from bendybus.domain.messages import Message
 from bendybus.domain.partition import Partition
-from bendybus.domain.session_commands import ReleaseSession, SessionLock
+from bendybus.domain.session_commands import FindSessionState, ReleaseSession, SessionLock
 from bendybus.domain.volatile import VolatileState
-from bendybus.errors import BrokerError, EntityNotFound
+from bendybus.errors import BrokerError, EntityNotFound, SessionLockLost
 from bendybus.names import Epoch, Instant, PartitionNumber
 from bendybus.store.protocol import PartitionKey, Snapshot
 
@@ -91,7 +93,33 @@ class PartitionSuccession(PartitionReads):
 
     def let_go_session(self, lock: SessionLock) -> None:
         """Tell the holder of this session nothing more."""
-        self.holders.let_go(lock)
+        holder = self.holders.let_go(lock)
+        if isinstance(holder, DetachedSession):
+            holder.lost()
+
+    async def detach_session(self, lock: SessionLock) -> None:
+        self.hold_session(lock, DetachedSession())
+
+    async def receive_in_session(self, lock: SessionLock, timeout_s: float) -> Message | None:
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        while True:
+            await self.ask(FindSessionState(lock))
+            left_s = deadline - asyncio.get_running_loop().time()
+            if self.state is PartitionState.OWNED_ELSEWHERE:
+                elsewhere: Message | None = await self.current.receive_in_session(lock, left_s)
+                return elsewhere
+            for message in self.lock_in_session(lock, 1, 1):
+                return message
+            holder = self.holders.of(lock)
+            if left_s <= 0:
+                return None
+            if not isinstance(holder, DetachedSession):
+                raise SessionLockLost(f"A receiver has the session '{lock.session_id}'.")
+            await holder.news(left_s)
+
+    @abstractmethod
+    def lock_in_session(self, lock: SessionLock, count: int, size_max: int) -> list[Message]:
+        """Lock messages for the holder of a session."""
 
     # -- the leases of the queue's consumers --------------------------------------
 

@@ -165,6 +165,11 @@ class Queue(Entity[ReceivingPort, PartitionHost, QueueDescription]):
         """Whether it is being found out what some partition has."""
         return any(host.is_unknown(subqueue) for host in self.hosts)
 
+    async def known(self, subqueue: SubQueue) -> None:
+        """Return once all other brokers have said what they have for the receivers that wait."""
+        for host in tuple(self.hosts):
+            await host.known(subqueue)
+
     def in_turn(self) -> Iterator[ReceivingPort]:
         """All partitions. Each call begins with a different one, so that none is favoured."""
         count = len(self.hosts)

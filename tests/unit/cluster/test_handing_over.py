@@ -26,7 +26,13 @@ from bendybus.domain.session_commands import (
     SessionLock,
     SetSessionState,
 )
-from bendybus.errors import ConsumerLeaseHeld, SessionCannotBeLocked, StoreUnavailable, Unavailable
+from bendybus.errors import (
+    ConsumerLeaseHeld,
+    SessionCannotBeLocked,
+    SessionLockLost,
+    StoreUnavailable,
+    Unavailable,
+)
 from bendybus.names import EntityPath, LockToken, SequenceNumber, SessionId
 from fix_async import until
 from fix_nodes import NodeMember, Nodes, nodes
@@ -191,6 +197,58 @@ async def test_a_receiver_keeps_its_session_and_its_order(role: int) -> None:
         await holder.settle()
         await holder.port.ask(ReleaseSession(holder.lock))
         assert not (await held(cluster["b"], "s")).is_lost
+
+
+async def detached(member: NodeMember, session: str) -> tuple[Queue, int, SessionLock]:
+    """A session of a client without a connection."""
+    queue = orders(member)
+    host = queue.host_for(queue.session_key(SessionId(session)))
+    accepted = await host.ask(AcceptSession(SessionId(session), b"\0" * 13 + session[-1].encode()))
+    assert isinstance(accepted, SessionAccepted) and accepted.lock is not None
+    await host.detach_session(accepted.lock)
+    return queue, host.number, accepted.lock
+
+
+@pytest.mark.parametrize("role", [0, 1, 2])
+async def test_a_client_without_a_connection_keeps_its_session_while_it_waits_in_it(role: int) -> None:
+    async with one_store(requires_session=True) as cluster:
+        old, new, third = roles(cluster)
+        queue, number, lock = await detached(third, "s")
+        waiting = asyncio.create_task(
+            orders(roles(cluster)[role]).hosts[number].receive_in_session(lock, 60.0)
+        )
+
+        for target in (new, old, new):
+            await move(cluster, target)
+            for member in cluster:
+                with pytest.raises(SessionCannotBeLocked):
+                    await held(member, "s")
+
+        await queue.hosts[number].ask(Enqueue(made("1", "2", session="s")))
+        message = await waiting
+        assert message is not None
+        assert await queue.hosts[number].ask(Complete([token_of(message)])) == Settled([])
+        second = await queue.hosts[number].receive_in_session(lock, 0)
+        assert second is not None
+        assert await queue.hosts[number].payloads([second]) == [b"2"]
+        await queue.hosts[number].ask(ReleaseSession(lock))
+        assert not (await held(third, "s")).is_lost
+
+
+async def test_a_client_without_a_connection_learns_that_its_session_is_lost() -> None:
+    async with one_store(requires_session=True) as cluster:
+        _, new, third = roles(cluster)
+        queue, number, lock = await detached(third, "s")
+        waiting = asyncio.create_task(queue.hosts[number].receive_in_session(lock, 60.0))
+        await asyncio.sleep(0.01)
+        # A broker of an older version.
+        del new.service._calls["remember"]
+
+        await move(cluster, new)
+
+        with pytest.raises(SessionLockLost):
+            await waiting
+        await held(third, "s")
 
 
 @pytest.mark.parametrize("role", [0, 1, 2])
