@@ -48,7 +48,7 @@ REFUSED: Final[Mapping[str, str]] = {
     "draining a messaging store cannot be used with several": "attaching, draining and retiring stores",
     "retiring a messaging store cannot be used with several": "attaching, draining and retiring stores",
     "forgetting a messaging store cannot be used with several": "attaching, draining and retiring stores",
-    "a backup of several cannot be made yet": "backups of the running server",
+    "a backup of a cluster cannot be made yet": "backups of a running cluster",
     "The root key cannot be changed yet": "new root keys",
     "emptying the namespace cannot be used with several": "emptying a namespace",
     "a receiver with a selector cannot be used with several": "receivers with JMS selectors",

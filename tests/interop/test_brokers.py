@@ -332,14 +332,6 @@ def test_metrics_and_health_are_those_of_the_whole_server(
             assert urlopen(f"http://127.0.0.1:{cluster.port}/health", timeout=20).status == 200
 
 
-def test_a_backup_of_several_brokers_is_refused_by_name(shared: ServerProcess, tmp_path: Path) -> None:
-    command = ("backup", str(tmp_path / "copy"), "--data", str(shared.data))
-    ended = run_bendybus(*command, environment={}, folder=tmp_path)
-
-    assert ended.returncode != 0
-    assert "several brokers" in ended.stdout + ended.stderr
-
-
 @pytest.mark.parametrize("letters", [0, 2])
 def test_a_selector_is_refused_by_name_and_not_tried_again(
     cluster: ServerProcess, tmp_path: Path, letters: int
