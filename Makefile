@@ -81,6 +81,7 @@ faults: $(VENV)/.installed-dev  ## 2,000 simulations with fresh seeds, 1,000 of 
 	$(BIN)/python tests/faults/brokers_check.py --seconds 300 --faults 20
 	$(BIN)/python tests/faults/flood_check.py
 	$(BIN)/python tests/faults/backup_check.py --rounds 20
+	$(BIN)/python tests/faults/backup_check.py --rounds 5 --brokers 2
 	$(BIN)/python tests/faults/spark_check.py --kills 20
 	$(BIN)/python tests/faults/pipeline_check.py --kills 3
 

@@ -48,7 +48,7 @@ REFUSED: Final[Mapping[str, str]] = {
     "draining a messaging store cannot be used with several": "attaching, draining and retiring stores",
     "retiring a messaging store cannot be used with several": "attaching, draining and retiring stores",
     "forgetting a messaging store cannot be used with several": "attaching, draining and retiring stores",
-    "a backup of several cannot be made yet": "backups of the running server",
+    "a backup of a cluster cannot be made yet": "backups of a running cluster",
     "The root key cannot be changed yet": "new root keys",
     "emptying the namespace cannot be used with several": "emptying a namespace",
     "a receiver with a selector cannot be used with several": "receivers with JMS selectors",
@@ -57,8 +57,6 @@ REFUSED: Final[Mapping[str, str]] = {
     "a temporary queue cannot be used with several": _JMS,
     "a temporary topic cannot be used with several": _JMS,
     "a change of entities by a client of this broker": _JMS,
-    "the lease of a consumer cannot be used with several": "leases of consumers",
-    "a session over HTTP cannot be used with several": "sessions over HTTP",
 }
 
 # Why a test shows nothing with several brokers: `pytest.mark.one_broker("files")`.
@@ -69,7 +67,6 @@ ONE_BROKER: Final[Mapping[str, str]] = {
     "stores": "the test says which messaging stores its server has",
     "process": "the test changes or watches the one process of its server",
     "jms": _JMS,
-    "sessions over HTTP": "sessions over HTTP",
     "root keys": "new root keys",
 }
 

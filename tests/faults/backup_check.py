@@ -1,6 +1,6 @@
 """Back up a server under load, restore each backup, and account for everything.
 
-    python tests/faults/backup_check.py --rounds 20
+    python tests/faults/backup_check.py --rounds 20 [--brokers 2]
 
 Messages are sent to a partitioned queue and, through a queue that forwards, to another one; some are
 received and completed; queues and topics are created and deleted all the time. Each round makes a backup,
@@ -103,7 +103,7 @@ class Ledger:
 
 
 class BackupCheck:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, brokers: int = 1) -> None:
         self._folder = folder
         queues = {
             "work": KEPT,
@@ -111,7 +111,8 @@ class BackupCheck:
             "source": {"EnablePartitioning": True, "ForwardTo": "sink"},
         }
         (folder / "live").mkdir()
-        self.live = ServerProcess(folder / "live", namespace(queues), ("--stores", str(STORES)))
+        options = ("--stores", str(STORES), "--brokers", str(brokers))
+        self.live = ServerProcess(folder / "live", namespace(queues), options)
         self.messages = {"work": Ledger(), "sink": Ledger()}
         self.entities = Ledger()
         self.complaints: list[str] = []
@@ -290,9 +291,11 @@ def command(*arguments: str) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=20)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--brokers", type=int, default=1)
+    given = parser.parse_args()
+    rounds = given.rounds
     folder = Path(tempfile.mkdtemp(prefix="bendybus-backup-"))
-    check = BackupCheck(folder)
+    check = BackupCheck(folder, given.brokers)
     check.run(rounds)
     sent = sum(len(each.there) for each in check.messages.values())
     lines = [

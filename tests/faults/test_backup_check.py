@@ -11,11 +11,12 @@ from faults.backup_check import BackupCheck
 ROUNDS = 2
 
 
+@pytest.mark.parametrize("brokers", [1, 2])
 @pytest.mark.row("P-12", "P-32")
 def test_every_backup_under_load_is_restored_with_all_that_was_acknowledged(
-    tmp_path: Path,
+    tmp_path: Path, brokers: int
 ) -> None:
-    check = BackupCheck(tmp_path)
+    check = BackupCheck(tmp_path, brokers)
     check.run(ROUNDS)
     assert check.complaints == []
     assert check.restored == ROUNDS

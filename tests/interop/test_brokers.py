@@ -25,6 +25,7 @@ from azure.servicebus.management import ServiceBusAdministrationClient, SqlRuleF
 from fix_processes import run_bendybus
 from fix_server import ServerProcess, StartServer, namespace
 from interop.sdk import BREAKS_CONNECTIONS
+from interop.test_rest import Rest
 from interop.traffic import RETRIES, Traffic, all_go_on
 
 pytestmark = BREAKS_CONNECTIONS
@@ -167,6 +168,32 @@ def test_sessions_and_their_states_are_the_same_for_all_clients(clients: list[Se
 
 
 @pytest.mark.row("N-02")
+def test_requests_in_a_session_over_http_may_reach_any_broker(shared: ServerProcess) -> None:
+    with ExitStack() as exits:
+        rests = [Rest(shared, "steps") for _ in range(CLIENTS)]
+        for rest in rests:
+            exits.callback(rest.connection.close)
+        for number, rest in enumerate(rests):
+            for other in rests:
+                other.send("x", {"SessionId": f"http-{number}"})
+            # By name, or the next one: there is no other.
+            accepted = rest.ask(
+                "POST", f"/steps/sessions{f'/http-{number}' if number % 2 else ''}?timeout=20"
+            )
+            assert accepted.status == 201
+            for other in rests:
+                assert other.ask("POST", f"/steps/sessions/http-{number}?timeout=0").status == 410
+                message = other.ask("POST", f"{accepted.place}/messages/head?timeout=0")
+                assert message.status == 201
+                assert rest.ask("DELETE", message.place).status == 200
+                assert other.ask("PUT", f"{accepted.place}/state", b"seen").status == 200
+                assert rest.ask("GET", f"{accepted.place}/state").body == b"seen"
+            assert rest.ask("DELETE", f"{accepted.place}/messages/head?timeout=0").status == 204
+            assert rest.ask("DELETE", f"{accepted.place}/state").status == 200
+            assert rests[-1].ask("DELETE", accepted.place).status == 200
+
+
+@pytest.mark.row("N-02")
 def test_a_topic_and_its_rules_are_the_same_for_all_clients(
     shared: ServerProcess, clients: list[ServiceBusClient]
 ) -> None:
@@ -303,14 +330,6 @@ def test_metrics_and_health_are_those_of_the_whole_server(
             assert 'entity="orders",namespace="interop",state="active",subqueue="main"} 12\n' in shown
             assert shown.count("bendybus_store_available{") == 2
             assert urlopen(f"http://127.0.0.1:{cluster.port}/health", timeout=20).status == 200
-
-
-def test_a_backup_of_several_brokers_is_refused_by_name(shared: ServerProcess, tmp_path: Path) -> None:
-    command = ("backup", str(tmp_path / "copy"), "--data", str(shared.data))
-    ended = run_bendybus(*command, environment={}, folder=tmp_path)
-
-    assert ended.returncode != 0
-    assert "several brokers" in ended.stdout + ended.stderr
 
 
 @pytest.mark.parametrize("letters", [0, 2])

@@ -136,7 +136,6 @@ def test_a_message_is_deferred_and_received_over_http(bus: SdkBus) -> None:
         assert ask("DELETE", urlsplit(told["Location"]).path)[0] == 200
 
 
-@pytest.mark.one_broker("sessions over HTTP")
 @pytest.mark.row("B-06")
 @on_each_kind
 def test_a_session_is_accepted_received_from_and_given_a_state_over_http(bus: SdkBus) -> None:

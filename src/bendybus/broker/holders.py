@@ -36,8 +36,10 @@ class SessionHolders:
     def hold(self, lock: SessionLock, holder: SessionHolder) -> None:
         self._holders[lock.token] = lock, holder
 
-    def let_go(self, lock: SessionLock) -> None:
-        self._holders.pop(lock.token, None)
+    def let_go(self, lock: SessionLock) -> SessionHolder | None:
+        """Returns the holder, if there was one. It is told nothing."""
+        held = self._holders.pop(lock.token, None)
+        return None if held is None else held[1]
 
     def wake(self, locks: Iterable[SessionLock]) -> None:
         for lock in locks:

@@ -80,7 +80,6 @@ class PartitionHost(PartitionSuccession):
         epoch: Epoch | None = None,
     ) -> None:
         super().__init__(queue, number, key, store, cache, epoch)
-        self.queue = queue
         self.scans: dict[Scan, None] = {}
         """The receivers with selectors, and their positions."""
 

@@ -20,6 +20,7 @@ from bendybus.broker.lifecycle import Availability, StoreState
 from bendybus.broker.mailbox import OnReply
 from bendybus.broker.scans import Matches, Scan
 from bendybus.domain.commands import Command, Reply
+from bendybus.domain.leases import LeaseRequest
 from bendybus.domain.messages import Message, SubQueue
 from bendybus.domain.session_commands import SessionAccepted, SessionLock
 from bendybus.domain.shelf import Counts
@@ -173,6 +174,14 @@ class ReceivingPort(PartitionPort, Protocol):
     def let_go_session(self, lock: SessionLock) -> None:
         """Tell the holder of this session nothing more."""
 
+    async def detach_session(self, lock: SessionLock) -> None:
+        """The client that has accepted this session presents the lock with each request, whichever broker it
+        reaches. So the session does not end with a connection (detached_sessions.py)."""
+
+    async def receive_in_session(self, lock: SessionLock, timeout_s: float) -> Message | None:
+        """Lock the next message of a session that was detached, or None if there is none within this time.
+        `SessionLockLost` if the lock has ended. May be cancelled."""
+
     def lock_in_session(self, lock: SessionLock, count: int, size_max: int) -> list[Message]:
         """`lock` for the holder of a session; nothing if the session is lost."""
 
@@ -193,3 +202,8 @@ class ReceivingPort(PartitionPort, Protocol):
 
     async def session_state(self, lock: SessionLock) -> bytes | None:
         """The state of a session, for its holder."""
+
+    # -- leases -------------------------------------------------------------------
+
+    async def lease(self, request: LeaseRequest) -> None:
+        """Serve a consumer's request for a lease of the queue. Only the first partition is asked."""

@@ -21,7 +21,7 @@ from bendybus.broker.partition_host import PartitionHost
 from bendybus.broker.partition_port import PartitionStatus, ReceivingPort
 from bendybus.broker.writer import StoreWriter
 from bendybus.domain.entities import QueueDescription
-from bendybus.domain.leases import ConsumerLeases
+from bendybus.domain.leases import ConsumerLeases, LeaseRequest
 from bendybus.domain.messages import SubQueue
 from bendybus.errors import EntityDisabled, InvalidOperation, NotSupported
 from bendybus.names import LockToken, SessionId, SessionKey
@@ -62,6 +62,7 @@ class Queue(Entity[ReceivingPort, PartitionHost, QueueDescription]):
     ) -> None:
         super().__init__(description, partition_count, keep_time, clock)
         self.consumer_leases = ConsumerLeases()
+        """Empty, unless the first partition is here: see `lease`."""
         self.leaving = False
         """The queue is being deleted: nothing more can be sent through it (departure.py)."""
         self.changes_owners = False
@@ -130,8 +131,14 @@ class Queue(Entity[ReceivingPort, PartitionHost, QueueDescription]):
                 f"sessions. Entity: '{self.path}'."
             )
 
+    async def lease(self, request: LeaseRequest) -> None:
+        """Take, extend, check or give up the lease of a consumer, at the owner of the first partition."""
+        await self.hosts[0].lease(request)
+
     def exchange(self, port: ReceivingPort, own: PartitionHost | None) -> ReceivingPort:
         former = super().exchange(port, own)
+        if port.number == 0:
+            self.consumer_leases = ConsumerLeases()
         for stocked in self._stocked.values():
             stocked.pop(former, None)
         return former
@@ -157,6 +164,11 @@ class Queue(Entity[ReceivingPort, PartitionHost, QueueDescription]):
     def is_unknown(self, subqueue: SubQueue) -> bool:
         """Whether another broker is being asked what some partition has."""
         return any(host.is_unknown(subqueue) for host in self.hosts)
+
+    async def known(self, subqueue: SubQueue) -> None:
+        """Return once all other brokers have said what they have for the receivers that wait."""
+        for host in tuple(self.hosts):
+            await host.known(subqueue)
 
     def in_turn(self) -> Iterator[ReceivingPort]:
         """All partitions. Each call begins with a different one, so that none is favoured."""

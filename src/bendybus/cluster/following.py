@@ -33,6 +33,7 @@ from bendybus.cluster.serving import Calls
 from bendybus.domain.access import rules_from_record
 from bendybus.domain.entities import normalise_path
 from bendybus.domain.filters import rule_from_record
+from bendybus.domain.leases import LeaseRequest
 from bendybus.domain.session_commands import SessionLock
 from bendybus.errors import ArgumentError, EntityNotFound, NotSupported, PartitionMoved, StoreUnavailable
 from bendybus.names import EntityPath, PartitionNumber
@@ -55,6 +56,13 @@ class _HeldSession(NamedTuple):
     generation: str
     number: int
     lock: SessionLock
+
+
+class _AskedLease(NamedTuple):
+    path: str
+    generation: str
+    number: int
+    request: LeaseRequest
 
 
 class FollowedCatalog:
@@ -136,6 +144,7 @@ class Following:
             "ready": self._ready,
             "last-use": self._last_use,
             "session-state": self._session_state,
+            "consumer-lease": self._consumer_lease,
             "snapshot": self._snapshot,
             "change-rules": self._change_rules,
             **{name: partial(self._obey, order) for name, order in orders.items()},
@@ -187,6 +196,14 @@ class Following:
 
     async def _session_state(self, link: PeerLink, frame: Frame, call: Call) -> bytes | None:
         path, generation, number, lock = frame.decoded(_HeldSession, call.body)
+        return await self._receiving(path, generation, number).session_state(lock)
+
+    async def _consumer_lease(self, link: PeerLink, frame: Frame, call: Call) -> None:
+        path, generation, number, request = frame.decoded(_AskedLease, call.body)
+        await self._receiving(path, generation, number).lease(request)
+
+    def _receiving(self, path: str, generation: str, number: int) -> PartitionHost:
+        """A partition here that can be received from."""
         entity = self._entities.look_up(path)
         if entity is None or entity.generation != generation:
             raise EntityNotFound(path)
@@ -194,8 +211,8 @@ class Following:
         if host is None:
             raise PartitionMoved(f"Partition {number} of '{path}' is not owned by this broker.")
         if not isinstance(host, PartitionHost):
-            raise ArgumentError(f"Partition {number} of '{path}' has no sessions here.")
-        return await host.session_state(lock)
+            raise ArgumentError(f"Partition {number} of '{path}' cannot be received from.")
+        return host
 
     # -- where it is followed -----------------------------------------------------
 

@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
+from bendybus.broker.detached_sessions import DetachedSession
 from bendybus.broker.host import Host
 from bendybus.broker.partition_host import PartitionHost
 from bendybus.cluster.cluster import Cluster
@@ -30,6 +31,8 @@ __all__ = ["HandingOver", "Remembered"]
 
 logger = logging.getLogger(__name__)
 
+# Instead of a broker that holds a session: its client has no connection.
+DETACHED: Final = "*"
 # Locks in one request: a few megabytes, of the sixteen that a frame may have.
 PIECE_MAX: Final = 20_000
 # A broker that does not answer for this long is disconnected: its sessions end, and nobody waits for it.
@@ -46,7 +49,7 @@ class Piece(NamedTuple):
     number: PartitionNumber
     state: VolatileState
     holders: list[str]
-    """For each session in it, the broker whose receiver holds it."""
+    """For each session in it, the broker whose receiver holds it; or `DETACHED`."""
 
 
 class Remembered:
@@ -69,9 +72,11 @@ class Remembered:
         pieces = self._pieces.get((host.path, host.queue.generation, host.number), [])
         ago_ms = int((asyncio.get_running_loop().time() - self.at) * 1000)
         host.expect([(piece.state, Instant(host.now() - ago_ms)) for piece in pieces])
-        if service is not None:
-            for piece in pieces:
-                for held, broker in zip(piece.state.sessions, piece.holders, strict=True):
+        for piece in pieces:
+            for held, broker in zip(piece.state.sessions, piece.holders, strict=True):
+                if broker == DETACHED:
+                    host.hold_session(held.lock, DetachedSession())
+                elif service is not None:
                     service.lend_session(broker, host, host.queue, held.lock)
 
 
@@ -202,4 +207,6 @@ def _broker_of(host: PartitionHost, lock: Any, me: str) -> str:
     holder = host.holders.of(lock)
     if holder is None:
         return ""
+    if isinstance(holder, DetachedSession):
+        return DETACHED
     return holder.broker if isinstance(holder, LentSession) else me

@@ -5,6 +5,7 @@ Each of them waits for the next owner as it waited for the former one. Who owns 
 
 from __future__ import annotations
 
+from bendybus.broker.detached_sessions import DetachedSession
 from bendybus.broker.host import Host, ignore
 from bendybus.broker.mailbox import OnReply
 from bendybus.broker.partition_host import PartitionHost
@@ -31,7 +32,8 @@ def pass_on(former: PartitionPort, port: PartitionPort, *, kept: bool) -> None:
     for command, done in left.mailbox:
         _submit(port, command, done)
     for lock, holder in left.sessions:
-        if not kept:
+        if not kept or (isinstance(holder, DetachedSession) and isinstance(port, RemotePartition)):
+            # The next owner keeps a detached session. Requests that wait in it go there.
             holder.lost()
         elif isinstance(holder, LentSession):
             # The broker of the receiver keeps the session, and the next owner lends it.

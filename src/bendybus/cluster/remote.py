@@ -8,7 +8,8 @@ retried. Messages without a key go to other partitions in the meantime.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
@@ -30,8 +31,10 @@ from bendybus.cluster.answers import (
     read_payloads,
     read_reply,
 )
+from bendybus.cluster.detached import receive_elsewhere
 from bendybus.cluster.items import Ask, Commit, LookUp, Read
 from bendybus.domain.commands import Command, Peek, Release, Reply
+from bendybus.domain.leases import LeaseRequest
 from bendybus.domain.messages import Message, SubQueue
 from bendybus.domain.session_commands import (
     ReleaseSession,
@@ -404,3 +407,38 @@ class RemoteQueuePartition(RemotePartition[Queue]):
                 raise
         elsewhere: bytes | None = await self.current.session_state(lock)
         return elsewhere
+
+    async def detach_session(self, lock: SessionLock) -> None:
+        await self._ask_owner("detach-session", lock, lambda port: port.detach_session(lock))
+
+    async def receive_in_session(self, lock: SessionLock, timeout_s: float) -> Message | None:
+        await self._owned()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        of_session = self.path, self._entity.generation, self.number, lock
+        try:
+            return await receive_elsewhere(self._peer, of_session, timeout_s, self.release)
+        except Unavailable:
+            if self._pass_on is None:
+                raise
+        elsewhere: Message | None = await self.current.receive_in_session(lock, deadline - loop.time())
+        return elsewhere
+
+    # -- leases -------------------------------------------------------------------
+
+    async def lease(self, request: LeaseRequest) -> None:
+        await self._ask_owner("consumer-lease", request, lambda port: port.lease(request))
+
+    async def _ask_owner(self, name: str, what: object, again: Callable[[Any], Awaitable[None]]) -> None:
+        """Ask the owner itself. `again`: how to ask the next owner, if this one is not the owner any more.
+
+        Repeating the request must change nothing: the former owner may have done it.
+        """
+        await self._owned()
+        try:
+            body = self.path, self._entity.generation, self.number, what
+            await self._peer.call(name, body, type(None))
+        except Unavailable:
+            if self._pass_on is None:
+                raise
+            await again(self.current)

@@ -22,6 +22,7 @@ from bendybus.broker.stores import AttachedStore
 from bendybus.broker.topic import SendTarget
 from bendybus.broker.transactions import commit_here
 from bendybus.cluster.asked import AnswerTo, Gathering
+from bendybus.cluster.detached import DetachedSessions
 from bendybus.cluster.frames import Frame, FrameError, refusal_of
 from bendybus.cluster.items import (
     Answer,
@@ -69,8 +70,9 @@ class Service:
         """`owned`: the stores of this broker and their terms, if stores may pass to others."""
         self._entities = entities
         self._owned = owned
-        self._calls = calls
         self._lenders: dict[PeerLink, Lender] = {}
+        self._detached = DetachedSessions(self._host, self._lenders)
+        self._calls = {**calls, **self._detached.calls()}
         self._told: dict[Host[Any], Availability] = {}
         """What the other brokers know about partitions here."""
         self._gathering = Gathering()
@@ -103,6 +105,7 @@ class Service:
         lender = self._lenders.pop(link, None)
         if lender is not None:
             lender.close()
+        self._detached.lost(link)
 
     async def stop(self) -> None:
         for task in list(self._tasks):
@@ -195,6 +198,8 @@ class Service:
             return
         if isinstance(command, ReleaseSession):
             self._lenders[link].forget(command.lock)
+            if isinstance(host, PartitionHost):
+                host.let_go_session(command.lock)
         done = AnswerTo(partial(self._answer, link, ask.id, entity, host, command))
         self._gathering.submit(host, command, done)
 

@@ -360,6 +360,7 @@ class Supplier:
     ) -> None:
         line = self._seekers[exclusive]
         line.answered = max(line.answered, min(limit, line.limit))
+        self._arrivals[SubQueue.MAIN].knowing.set()
         if accepted.lock is None:
             return
         line.arrived += 1

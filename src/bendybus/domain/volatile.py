@@ -1,4 +1,4 @@
-"""What a partition knows and its store does not: locks, the holders' rights to sessions, and rests.
+"""What a partition knows and its store does not: locks, the holders' rights to sessions, rests, and leases.
 
 A broker that gives a partition to another one by plan sends this along, so that no client notices the move
 (cluster/ownership.py). Times are what is left of them: the clocks of two brokers need not agree. Messages are
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
+from bendybus.domain.leases import HeldLease
 from bendybus.domain.messages import Message, MessageState, SubQueue
 from bendybus.domain.run import Run
 from bendybus.domain.session_commands import SessionLock
@@ -49,6 +50,8 @@ class VolatileState:
     resting: list[tuple[SequenceNumber, int]] = field(default_factory=list)
     """Messages that were abandoned with a delay, and what is left of it in milliseconds."""
     resting_sessions: list[tuple[SessionId, int]] = field(default_factory=list)
+    leases: list[HeldLease] = field(default_factory=list)
+    """Of the entity's consumers. The first partition has them (`Queue.lease`)."""
 
     @property
     def count(self) -> int:
@@ -60,6 +63,7 @@ class VolatileState:
             + in_sessions
             + len(self.resting)
             + len(self.resting_sessions)
+            + len(self.leases)
         )
 
     def pieces(self, size: int) -> Iterator[VolatileState]:
@@ -77,8 +81,8 @@ class VolatileState:
             if held_count >= size:
                 yield VolatileState(sessions=held)
                 held, held_count = [], 0
-        if held or self.resting_sessions:
-            yield VolatileState(sessions=held, resting_sessions=self.resting_sessions)
+        if held or self.resting_sessions or self.leases:
+            yield VolatileState(sessions=held, resting_sessions=self.resting_sessions, leases=self.leases)
 
 
 def remember(stock: Stock, at: Instant) -> VolatileState:

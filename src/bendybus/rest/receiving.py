@@ -9,6 +9,7 @@ for a client that has disconnected is released uncounted (P-28).
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -22,8 +23,10 @@ from bendybus.http_bodies import RequestBody
 from bendybus.names import LockToken, SequenceNumber
 from bendybus.rest.messages import Shown, show
 
-__all__ = ["Received", "Reception"]
+__all__ = ["Received", "Reception", "until_known"]
 
+# A broker that does not say for so long what it has is treated as if it had nothing.
+KNOWN_WITHIN_S: Final = 5.0
 # How long a request leaves a partition alone whose message could not be read.
 ASK_AGAIN_S: Final = 1.0
 
@@ -179,6 +182,10 @@ class Reception:
         try:
             if not request.ready.done() and timeout_s > 0:
                 await self._wait(request, client, timeout_s)
+            if not request.ready.done() and queue.is_unknown(subqueue):
+                known = asyncio.create_task(until_known(queue, subqueue))
+                await self._wait(request, client, None, known)
+                known.cancel()
             if not request.ready.done() and not request.idle.is_set():
                 # The time is up, but there is a message: its store answers, or is given up in bounded time.
                 answered = asyncio.create_task(request.idle.wait())
@@ -205,6 +212,13 @@ class Reception:
             timeout=timeout_s,
             return_when=asyncio.FIRST_COMPLETED,
         )
+
+
+async def until_known(queue: Queue, subqueue: SubQueue) -> None:
+    """A request with a short timeout also gets what other brokers have: return once they have said it."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(KNOWN_WITHIN_S):
+            await queue.known(subqueue)
 
 
 async def _take(locked: _Locked, payload: bytes, client: RequestBody, *, deletes: bool) -> Received | None:

@@ -115,9 +115,6 @@ class RestMessages(BaseRoute):
         await _suffer(queue)
         in_session = bool(call.session_lock) or call.operation is Operation.ACCEPT_SESSION
         queue.refuse_receiver(call.subqueue, sessionful=in_session)
-        if in_session:
-            # Another broker gives the messages of a session to a link, which holds it.
-            queue.refuse_spread("a session over HTTP")
         if call.operation in SESSION_OPERATIONS:
             return await self._of_session(call, queue, request, body)
         await body.read(BODY_MAX, f"A request of this kind has a body of at most {BODY_MAX} bytes.")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
 from os import urandom
 from typing import Any
 from uuid import UUID
@@ -32,7 +33,7 @@ from bendybus.names import LockToken, SessionId
 from bendybus.rest.calls import RestCall
 from bendybus.rest.headers import http_date
 from bendybus.rest.messages import show
-from bendybus.rest.receiving import Received
+from bendybus.rest.receiving import Received, until_known
 
 __all__ = ["HeldSession", "SessionReception", "told_of"]
 
@@ -57,6 +58,7 @@ class HeldSession:
 
     async def release(self) -> None:
         await self.check()
+        self.host.let_go_session(self.lock)
         await self.host.ask(ReleaseSession(self.lock))
 
     async def state(self) -> bytes | None:
@@ -90,6 +92,10 @@ class SessionReception:
             waiting.wake()
             try:
                 await self._wait(waiting.ready, timeout_s, client)
+                if not waiting.ready.done() and queue.is_unknown(SubQueue.MAIN):
+                    known = asyncio.ensure_future(until_known(queue, SubQueue.MAIN))
+                    await self._wait(waiting.ready, None, client, known)
+                    known.cancel()
             finally:
                 waiting.close()
             if not waiting.ready.done():
@@ -100,36 +106,36 @@ class SessionReception:
         if client.client_is_gone:
             await host.ask(ReleaseSession(accepted.lock))
             return None
-        # So that the lock expires on time even if nothing else happens in this partition.
-        host.hold_session(accepted.lock, _Holder())
-        host.let_go_session(accepted.lock)
+        try:
+            await host.detach_session(accepted.lock)
+        except BrokerError:
+            with suppress(BrokerError):
+                await host.ask(ReleaseSession(accepted.lock))
+            raise
         return accepted
 
     async def receive(
         self, held: HeldSession, timeout_s: float, client: RequestBody, *, deletes: bool
     ) -> Received | None:
         """The next message of the session within this time, or None."""
-        await held.check()
-        loop, host, lock = asyncio.get_running_loop(), held.host, held.lock
-        deadline = loop.time() + timeout_s
-        holder = _Holder()
-        host.hold_session(lock, holder)
+        receiving = asyncio.ensure_future(held.host.receive_in_session(held.lock, timeout_s))
         try:
-            while not (messages := host.lock_in_session(lock, 1, 1)):
-                holder.woken = loop.create_future()
-                left_s = deadline - loop.time()
-                if left_s <= 0 or client.client_is_gone or self._stopped.done():
-                    return None
-                await self._wait(holder.woken, left_s, client)
-                if holder.is_lost:
-                    raise SessionLockLost(f"The lock of the session '{lock.session_id}' has ended.")
+            await self._wait(receiving, None, client)
         finally:
-            host.let_go_session(lock)
-        return await _taken(held, messages[0], client, deletes=deletes)
+            # Does nothing if there is a message.
+            receiving.cancel()
+        message = receiving.result() if receiving.done() else None
+        return None if message is None else await _taken(held, message, client, deletes=deletes)
 
-    async def _wait(self, awaited: asyncio.Future[Any], timeout_s: float, client: RequestBody) -> None:
-        if not awaited.done() and timeout_s > 0:
-            several: list[asyncio.Future[Any]] = [awaited, client.gone(), self._stopped]
+    async def _wait(
+        self,
+        awaited: asyncio.Future[Any],
+        timeout_s: float | None,
+        client: RequestBody,
+        *others: asyncio.Future[Any],
+    ) -> None:
+        if not awaited.done() and (timeout_s is None or timeout_s > 0):
+            several: list[asyncio.Future[Any]] = [awaited, client.gone(), self._stopped, *others]
             await asyncio.wait(several, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
 
 
@@ -155,22 +161,6 @@ class _Accepting:
     def close(self) -> None:
         self._closed = True
         self._queue.stop_waiting(self, SubQueue.MAIN)
-
-
-class _Holder:
-    """`SessionHolder` for as long as one request waits."""
-
-    def __init__(self) -> None:
-        self.woken: asyncio.Future[None] | None = None
-        self.is_lost = False
-
-    def wake(self) -> None:
-        if self.woken is not None and not self.woken.done():
-            self.woken.set_result(None)
-
-    def lost(self) -> None:
-        self.is_lost = True
-        self.wake()
 
 
 async def _taken(

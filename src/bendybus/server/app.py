@@ -29,7 +29,7 @@ from bendybus.namespaces import Namespace
 from bendybus.server.allowed_stores import AllowedStores
 from bendybus.server.announcement import announce, withdraw
 from bendybus.server.backup import BackedUp, Backups
-from bendybus.server.backup_routes import backup_routes, refused_backup_routes
+from bendybus.server.backup_routes import ask_here, backup_routes, refused_backup_routes
 from bendybus.server.cluster_member import ClusterMember
 from bendybus.server.cluster_node import ClusterNode
 from bendybus.server.cluster_part import ClusterPart, refuse_new_root_key
@@ -122,9 +122,10 @@ class Server:
         if len(folders) > 1:
             folder.record_namespaces(list(folders))
 
-        backups = Backups(settings.data, lambda: list(map(_backed_up, keeper.opened)))
+        backups = Backups(settings.data, lambda: list(map(self._backed_up, keeper.opened)))
         keeper.refuse_deleting = lambda: backups.running
-        operator_key = make_key()
+        member = self._member
+        operator_key = member.membership.operator_key if isinstance(member, ClusterMember) else make_key()
         portal = self._portal() if settings.portal else None
         front = Front(
             self._tls([f"{name}.localhost" for name in folders] if len(folders) > 1 else []),
@@ -172,9 +173,17 @@ class Server:
         self, backups: Backups, keeper: NamespaceKeeper, operator_key: str, portal: Portal | None
     ) -> Sequence[BaseRoute]:
         routes = [] if portal is None else [portal.route]
+        if isinstance(self._member, ClusterMember):
+            ask = self._member.ask_backups(backups)
+            return [*backup_routes(ask, operator_key), *refused_namespace_routes(), *routes]
         if self._member is not None:
             return [*refused_backup_routes(), *refused_namespace_routes(), *routes]
-        return [*backup_routes(backups, operator_key), *namespace_routes(keeper, operator_key), *routes]
+        ask = ask_here(backups)
+        return [*backup_routes(ask, operator_key), *namespace_routes(keeper, operator_key), *routes]
+
+    def _backed_up(self, opened: OpenedNamespace) -> BackedUp:
+        others = self._member.standing_brokers() if isinstance(self._member, ClusterMember) else None
+        return BackedUp(opened.namespace.name, opened.namespace.broker, opened.folder, others)
 
     def _resource_manager(
         self, keeper: NamespaceKeeper, issuer: TrustedIssuer | None
@@ -318,10 +327,6 @@ class Server:
             return server_context(settings.tls_cert, settings.tls_key)
         names = (settings.host, *settings.host_names, *host_names)
         return server_context(*self_made_certificate(settings.data, names))
-
-
-def _backed_up(opened: OpenedNamespace) -> BackedUp:
-    return BackedUp(opened.namespace.name, opened.namespace.broker, opened.folder)
 
 
 def _close(store: MessagingStore) -> None:

@@ -1,8 +1,9 @@
 """Backups of a running server: all its namespaces, with keys and certificates, into one folder.
 
 The catalog and all stores of each namespace are fixed at one moment (broker/cut.py) and then copied while
-traffic continues. The folder is written under another name and renamed once it is complete and on disk, so
-under its own name it is whole or absent. Its contents: backup_format.py. HTTP routes: backup_routes.py.
+traffic continues. With several brokers, all of them stand still for that moment (standing_still.py). The
+folder is written under another name and renamed once it is complete and on disk, so under its own name it is
+whole or absent. Its contents: backup_format.py. HTTP routes: backup_routes.py.
 """
 
 from __future__ import annotations
@@ -13,18 +14,19 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from bendybus import audit
 from bendybus.broker.broker import Broker
 from bendybus.broker.cut import cut
+from bendybus.broker.stores import AttachedStore
 from bendybus.errors import ArgumentError, BrokerError, InvalidOperation, StoreUnavailable
 from bendybus.server.backup_format import (
     CATALOG_FILE,
@@ -38,10 +40,10 @@ from bendybus.server.backup_format import (
     write_manifest,
 )
 from bendybus.store.folder import DataFolder
-from bendybus.store.protocol import StoreImage
+from bendybus.store.protocol import MessagingStore, StoreImage
 from bendybus.store.sqlite.image import SqliteImage
 
-__all__ = ["BackedUp", "Backups"]
+__all__ = ["BackedUp", "Backups", "OtherBrokers"]
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +55,16 @@ STOP_TIMEOUT_S: Final = 5.0
 T = TypeVar("T")
 
 
+class OtherBrokers(Protocol):
+    """The brokers that share a namespace with the one that backs it up."""
+
+    stores: Sequence[MessagingStore]
+    """Theirs."""
+
+    async def cut(self, images: Mapping[AttachedStore, Callable[[], None]], rest: Callable[[], None]) -> bool:
+        """`cut` while no other broker writes. `rest` fixes the catalog and the images of other brokers."""
+
+
 @dataclass(frozen=True, slots=True)
 class BackedUp:
     """One namespace: its name, its broker, and where its files are."""
@@ -60,6 +72,8 @@ class BackedUp:
     name: str
     broker: Broker
     folder: DataFolder
+    others: OtherBrokers | None = None
+    """If the namespace has several brokers. This one makes all changes to its entities."""
 
 
 @dataclass(slots=True)
@@ -204,8 +218,7 @@ class Backups:
                     store.refuse_away()
                 images = await _in_own_thread(lambda: _images(namespace))
                 try:
-                    fixes = {broker.stores[name]: image.fix for name, (_, image) in images.stores.items()}
-                    if await cut(fixes, images.catalog.fix):
+                    if await _cut(namespace, images):
                         return images
                 except BaseException:
                     _start_thread(images.close)
@@ -253,6 +266,21 @@ def refuse_taken(folder: Path) -> None:
             raise ArgumentError(f"{folder} is not empty. Choose a new folder.")
 
 
+async def _cut(namespace: BackedUp, images: _Images) -> bool:
+    """Fix all these images at one moment. Returns False if a store came too late."""
+    stores, others = namespace.broker.stores, namespace.others
+    fixes = {store: images.stores[store.name][1].fix for store in stores}
+    if others is None:
+        return await cut(fixes, images.catalog.fix)
+
+    def fix_rest() -> None:
+        images.catalog.fix()
+        for store in others.stores:
+            images.stores[store.name][1].fix()
+
+    return await others.cut(fixes, fix_rest)
+
+
 def _images(namespace: BackedUp) -> _Images:
     folder, broker = namespace.folder, namespace.broker
     keys = {}
@@ -263,8 +291,9 @@ def _images(namespace: BackedUp) -> _Images:
         SqliteImage(folder.catalog_path), {}, keys, folder.own_stores, len(broker.entities.records())
     )
     try:
-        for store in broker.stores:
-            images.stores[store.name] = store.store.kind, store.store.image()
+        others = () if namespace.others is None else namespace.others.stores
+        for store in (*(attached.store for attached in broker.stores), *others):
+            images.stores[store.name] = store.kind, store.image()
     except BaseException:
         images.close()
         raise

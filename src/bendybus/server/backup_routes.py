@@ -9,8 +9,10 @@ the server; and the server does not overwrite anything. The work: backup.py.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from pathlib import Path
+from typing import Any, TypeAlias
 
 from starlette.requests import Request
 from starlette.routing import BaseRoute
@@ -20,26 +22,40 @@ from bendybus.http_bodies import json_body
 from bendybus.server.backup import Backups
 from bendybus.server.operator import Answer, operator_route, refused_route
 
-__all__ = ["backup_routes", "refused_backup_routes"]
+__all__ = ["AskBackups", "ask_here", "backup_routes", "refused_backup_routes"]
 
 
-def backup_routes(backups: Backups, operator_key: str) -> list[BaseRoute]:
+AskBackups: TypeAlias = Callable[[Path | None], Awaitable[dict[str, Any]]]
+"""Begins a backup in this folder, if there is one. Returns the progress."""
+
+
+def backup_routes(ask: AskBackups, operator_key: str) -> list[BaseRoute]:
     """To be tried before the routes of namespaces."""
 
     async def backup(request: Request) -> Answer:
         if request.method == "POST":
-            backups.begin(_folder(await json_body(request)))
-            return backups.progress, HTTPStatus.ACCEPTED
-        return backups.progress, HTTPStatus.OK
+            return await ask(_folder(await json_body(request))), HTTPStatus.ACCEPTED
+        return await ask(None), HTTPStatus.OK
 
     return [operator_route("/$backup", ["GET", "POST"], operator_key, backup)]
 
 
+def ask_here(backups: Backups) -> AskBackups:
+    """For a server with one broker."""
+
+    async def ask(folder: Path | None) -> dict[str, Any]:
+        if folder is not None:
+            backups.begin(folder)
+        return backups.progress
+
+    return ask
+
+
 def refused_backup_routes() -> list[BaseRoute]:
-    """For one broker of several: a backup would need one moment over all their stores."""
+    """For a broker of a cluster: its stores are databases elsewhere, and so is its catalog."""
     why = (
-        "This server has several brokers, and a backup of several cannot be made yet. Stop the server "
-        "and copy its data folder, or start it with one broker."
+        "This server is one of a cluster, and a backup of a cluster cannot be made yet. Stop all its "
+        "brokers, and back up its databases with the tools of PostgreSQL."
     )
     return [refused_route("/$backup", ["GET", "POST"], why)]
 

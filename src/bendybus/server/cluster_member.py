@@ -25,9 +25,12 @@ from bendybus.cluster.peers import Peer
 from bendybus.cluster.serving import Service
 from bendybus.errors import BrokerError, Unavailable
 from bendybus.server.accept_turns import AcceptTurns
+from bendybus.server.backup import Backups
+from bendybus.server.backup_routes import AskBackups
 from bendybus.server.cluster_part import ClusterPart
 from bendybus.server.portal import START_TIMEOUT_S, Portal
 from bendybus.server.settings import Settings
+from bendybus.server.standing_still import StandingBrokers, answer_standing, ask_first
 from bendybus.store.catalog import Catalog
 from bendybus.store.folder import DataFolder
 from bendybus.store.protocol import MessagingStore
@@ -55,6 +58,7 @@ class Membership:
     """The broker of each messaging store."""
     cluster: str
     secret: bytes = field(repr=False)
+    operator_key: str = field(repr=False)
     folder: Path
     """Where the sockets of the brokers are."""
     listening: tuple[tuple[int, ...], ...]
@@ -85,6 +89,7 @@ class ClusterMember(ClusterPart):
         self.membership = membership
         self.processes = len(membership.brokers)
         self._following: Following | None = None
+        self._other_stores: list[MessagingStore] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self, exits: AsyncExitStack) -> None:
@@ -146,7 +151,15 @@ class ClusterMember(ClusterPart):
     def own_stores(self, stores: Sequence[MessagingStore]) -> list[MessagingStore]:
         """Those that belong to this broker."""
         own = stores_of(self.cluster, self.membership.broker)
+        self._other_stores = [store for store in stores if store.name not in own]
         return [store for store in stores if store.name in own]
+
+    def standing_brokers(self) -> StandingBrokers:
+        """The other brokers, for a backup."""
+        return StandingBrokers(self.others, self._other_stores)
+
+    def ask_backups(self, backups: Backups) -> AskBackups:
+        return ask_first(self.others, self.membership.brokers[0], backups)
 
     async def catalog(self, folder: DataFolder, exits: AsyncExitStack) -> Catalog:
         if self.has_catalog:
@@ -171,6 +184,7 @@ class ClusterMember(ClusterPart):
         service = Service(broker.entities, {**following.calls(), **self.own_calls})
         broker.entities.watch(lambda entity: service.entity_removed(entity) if entity.deleted else None)
         exits.push_async_callback(service.stop)
+        answer_standing(self.others, broker)
         self.cluster.peers.serve(service)
         if not self.has_catalog:
             # Changes since the catalog was fetched were not told to a broker that did not serve yet.

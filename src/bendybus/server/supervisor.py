@@ -109,6 +109,7 @@ class Supervisor:
         alive, watched = os.pipe()
         exits.callback(os.close, alive)
         exits.callback(os.close, watched)
+        operator_key = make_key()
         common = Membership(
             settings=settings,
             broker="",
@@ -116,6 +117,7 @@ class Supervisor:
             owners=assign(stores, self._names),
             cluster=uuid.uuid4().hex,
             secret=secrets.token_bytes(32),
+            operator_key=operator_key,
             folder=sockets,
             listening=tuple(tuple(each.fileno() for each in address) for address in listening),
             supervisor=alive,
@@ -129,18 +131,20 @@ class Supervisor:
             inherited = [alive, folder.lock, *(fd for fds in membership.listening for fd in fds)]
             inherited += membership.metrics
             keeping.append(asyncio.create_task(self._keep(membership, inherited)))
-        self._announce(listening, exits)
+        self._announce(listening, operator_key, exits)
         self._folder, self._stores = folder, count
         return keeping
 
-    def _announce(self, listening: Sequence[Sequence[socket.socket]], exits: AsyncExitStack) -> None:
+    def _announce(
+        self, listening: Sequence[Sequence[socket.socket]], operator_key: str, exits: AsyncExitStack
+    ) -> None:
         settings = self._settings
         announce(
             settings.data,
             settings.host,
             listening[0][0].getsockname()[1],
             sas_key=settings.sas_key,
-            operator_key=make_key(),
+            operator_key=operator_key,
             tls=settings.require_tls,
         )
         exits.callback(withdraw, settings.data)

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from bendybus.broker import cut as cut_module
-from bendybus.broker.cut import cut
+from bendybus.broker.cut import StandStill, cut
 from bendybus.broker.stores import AttachedStore
 from bendybus.errors import StoreError
 from bendybus.store.memory import MemoryStore
@@ -71,3 +71,38 @@ async def test_why_an_image_cannot_be_fixed_is_told() -> None:
         with pytest.raises(StoreError, match="the disk is gone"):
             await cut({sound: lambda: None, torn: lambda: None}, broken)
         assert await cut({sound: lambda: None, torn: lambda: None}, lambda: None)
+
+
+async def test_writers_stand_still_from_the_beginning_to_the_end() -> None:
+    events: list[str] = []
+    async with attached(3) as stores:
+        standing = StandStill(stores)
+        assert await standing.begin()
+        later = [asyncio.create_task(store.run(noting(events, "next commit"))) for store in stores]
+        await asyncio.sleep(0.01)
+        events.append("fixed elsewhere")
+        assert await standing.end()
+        await asyncio.gather(*later)
+    assert events == ["fixed elsewhere"] + ["next commit"] * 3
+
+
+async def test_writers_do_not_stand_still_for_ever_and_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cut_module, "STAND_STILL_MAX_S", 0.01)
+    async with attached(2) as stores:
+        standing = StandStill(stores)
+        assert await standing.begin()
+        await asyncio.gather(*(store.run(lambda: None) for store in stores))
+        assert not await standing.end()
+
+
+async def test_a_store_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cut_module, "STAND_STILL_MAX_S", 0.01)
+    busy = threading.Event()
+    async with attached(2) as (quick, late):
+        working = asyncio.create_task(late.run(lambda: busy.wait(10)))
+        await asyncio.sleep(0)
+        standing = StandStill([quick, late])
+        assert not await standing.begin()
+        busy.set()
+        assert not await standing.end()
+        await working

@@ -16,6 +16,7 @@ from bendybus.cluster import handing_over
 from bendybus.cluster.remote import RemotePartition
 from bendybus.domain.commands import Complete, Enqueue, Enqueued, Given, Peek, Renew, Renewed, Settled
 from bendybus.domain.entities import QueueDescription
+from bendybus.domain.leases import LeaseRequest
 from bendybus.domain.messages import Message, SubQueue
 from bendybus.domain.session_commands import (
     AcceptSession,
@@ -25,7 +26,13 @@ from bendybus.domain.session_commands import (
     SessionLock,
     SetSessionState,
 )
-from bendybus.errors import SessionCannotBeLocked, Unavailable
+from bendybus.errors import (
+    ConsumerLeaseHeld,
+    SessionCannotBeLocked,
+    SessionLockLost,
+    StoreUnavailable,
+    Unavailable,
+)
 from bendybus.names import EntityPath, LockToken, SequenceNumber, SessionId
 from fix_async import until
 from fix_nodes import NodeMember, Nodes, nodes
@@ -190,6 +197,123 @@ async def test_a_receiver_keeps_its_session_and_its_order(role: int) -> None:
         await holder.settle()
         await holder.port.ask(ReleaseSession(holder.lock))
         assert not (await held(cluster["b"], "s")).is_lost
+
+
+async def detached(member: NodeMember, session: str) -> tuple[Queue, int, SessionLock]:
+    """A session of a client without a connection."""
+    queue = orders(member)
+    host = queue.host_for(queue.session_key(SessionId(session)))
+    accepted = await host.ask(AcceptSession(SessionId(session), b"\0" * 13 + session[-1].encode()))
+    assert isinstance(accepted, SessionAccepted) and accepted.lock is not None
+    await host.detach_session(accepted.lock)
+    return queue, host.number, accepted.lock
+
+
+@pytest.mark.parametrize("role", [0, 1, 2])
+async def test_a_client_without_a_connection_keeps_its_session_while_it_waits_in_it(role: int) -> None:
+    async with one_store(requires_session=True) as cluster:
+        old, new, third = roles(cluster)
+        queue, number, lock = await detached(third, "s")
+        waiting = asyncio.create_task(
+            orders(roles(cluster)[role]).hosts[number].receive_in_session(lock, 60.0)
+        )
+
+        for target in (new, old, new):
+            await move(cluster, target)
+            for member in cluster:
+                with pytest.raises(SessionCannotBeLocked):
+                    await held(member, "s")
+
+        await queue.hosts[number].ask(Enqueue(made("1", "2", session="s")))
+        message = await waiting
+        assert message is not None
+        assert await queue.hosts[number].ask(Complete([token_of(message)])) == Settled([])
+        second = await queue.hosts[number].receive_in_session(lock, 0)
+        assert second is not None
+        assert await queue.hosts[number].payloads([second]) == [b"2"]
+        await queue.hosts[number].ask(ReleaseSession(lock))
+        assert not (await held(third, "s")).is_lost
+
+
+async def test_a_client_without_a_connection_learns_that_its_session_is_lost() -> None:
+    async with one_store(requires_session=True) as cluster:
+        _, new, third = roles(cluster)
+        queue, number, lock = await detached(third, "s")
+        waiting = asyncio.create_task(queue.hosts[number].receive_in_session(lock, 60.0))
+        await asyncio.sleep(0.01)
+        # A broker of an older version.
+        del new.service._calls["remember"]
+
+        await move(cluster, new)
+
+        with pytest.raises(SessionLockLost):
+            await waiting
+        await held(third, "s")
+
+
+@pytest.mark.parametrize("role", [0, 1, 2])
+async def test_a_consumer_keeps_its_lease(role: int) -> None:
+    async with one_store() as cluster:
+        old, new, _ = roles(cluster)
+        queue = orders(roles(cluster)[role])
+        await queue.lease(LeaseRequest("one", MAIN, 60_000))
+
+        for target in (new, old, new):
+            await move(cluster, target)
+            for member in cluster:
+                with pytest.raises(ConsumerLeaseHeld, match="'one' has the lease"):
+                    await orders(member).lease(LeaseRequest("two", MAIN, 60_000))
+
+        await queue.lease(LeaseRequest("one", MAIN, None))
+        await queue.lease(LeaseRequest("one", MAIN, 0))
+        for target in (old, new):
+            await move(cluster, target)
+        await queue.lease(LeaseRequest("two", MAIN, 60_000))
+
+
+@pytest.mark.parametrize("away", [False, True])
+@pytest.mark.parametrize("role", [0, 1, 2])
+async def test_a_lease_that_is_asked_for_during_the_move_is_given_by_the_next_owner(
+    role: int, away: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with one_store() as cluster:
+        old, new, _ = roles(cluster)
+        if away:
+            orders(old).own[0].fail(StoreUnavailable("a test"))
+        queue = orders(roles(cluster)[role])
+        send, asked = old.ownership._handing_over.send, []
+
+        async def sent_slowly(*arguments: Any) -> bool:
+            kept = await send(*arguments)
+            # What would be decided now is not in what was sent.
+            asked.append(asyncio.create_task(queue.lease(LeaseRequest("one", MAIN, 60_000))))
+            await asyncio.sleep(0.02)
+            assert not asked[0].done()
+            return kept
+
+        with monkeypatch.context() as patched:
+            patched.setattr(old.ownership._handing_over, "send", sent_slowly)
+            await move(cluster, new)
+
+        (request,) = asked
+        await request
+        for member in cluster:
+            with pytest.raises(ConsumerLeaseHeld, match="'one' has the lease"):
+                await orders(member).lease(LeaseRequest("two", MAIN, 60_000))
+
+
+async def test_a_move_that_fails_leaves_leases_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with one_store() as cluster:
+        old, new, third = roles(cluster)
+        await orders(third).lease(LeaseRequest("one", MAIN, 60_000))
+
+        async def fails(*arguments: Any) -> bool:
+            raise StoreUnavailable("a test")
+
+        with monkeypatch.context() as patched, pytest.raises(StoreUnavailable):
+            patched.setattr(old.ownership._handing_over, "send", fails)
+            await old.ownership.release(STORE, new.name)
+        await orders(new).lease(LeaseRequest("one", MAIN, None))
 
 
 async def test_what_was_sent_ahead_and_not_taken_is_received_in_order_after_the_move() -> None:

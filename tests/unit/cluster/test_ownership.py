@@ -15,10 +15,11 @@ from bendybus.cluster import ownership, reaching
 from bendybus.cluster.remote import RemotePartition
 from bendybus.domain.commands import Complete, Enqueue, Enqueued, Given, Peek, Settled
 from bendybus.domain.entities import QueueDescription
+from bendybus.domain.leases import LeaseRequest
 from bendybus.domain.messages import Message, SubQueue
 from bendybus.domain.session_commands import AcceptSession, SessionAccepted
 from bendybus.domain.topic_entities import SubscriptionDescription, TopicDescription, subscription_path
-from bendybus.errors import BrokerError, NotSupported, StoreUnavailable, Unavailable
+from bendybus.errors import BrokerError, ConsumerLeaseHeld, NotSupported, StoreUnavailable, Unavailable
 from bendybus.names import EntityPath, SequenceNumber
 from fix_async import until
 from fix_nodes import NodeMember, Nodes, StoreView, nodes
@@ -227,6 +228,23 @@ async def test_locks_end_when_the_owner_dies_and_messages_come_back() -> None:
             assert host is not None and host.store.name in lost
             assert await host.ask(Complete([message.lock_token])) == Settled([message.lock_token])
         assert await contents(queue) == expected(queue, "x")
+
+
+async def test_leases_end_when_the_owner_dies_as_after_a_restart() -> None:
+    async with nodes() as cluster:
+        await new_queue(cluster)
+        (owner,) = (member for member in cluster if 0 in orders(member).own)
+        (other,) = (member for member in cluster if member is not owner)
+        await orders(other).lease(LeaseRequest("one", MAIN, 60_000))
+        owner.cut()
+        await until(lambda: orders(other).hosts[0].availability is Availability.LOADING)
+        # What waits for the dead broker is answered by the next one.
+        asked = asyncio.create_task(orders(other).lease(LeaseRequest("two", MAIN, 60_000)))
+        await cluster.pass_time()
+        await cluster.whole()
+        await asked
+        with pytest.raises(ConsumerLeaseHeld, match="'two'"):
+            await orders(other).lease(LeaseRequest("one", MAIN, None))
 
 
 async def test_the_holder_of_a_session_is_told_when_the_owner_dies() -> None:
@@ -538,5 +556,3 @@ async def test_what_only_one_broker_would_know_is_refused_even_if_it_owns_all() 
         queue = orders(cluster["a"])
         with pytest.raises(NotSupported, match="a receiver with a selector"):
             queue.hosts[0].scan(MAIN, lambda messages: messages)
-        with pytest.raises(NotSupported, match="the lease"):
-            queue.refuse_spread("the lease of a consumer")

@@ -15,11 +15,20 @@ from bendybus.broker.transactions import commit
 from bendybus.cluster.remote import RemotePartition
 from bendybus.domain.commands import Complete, Done, Enqueue, Enqueued, Given, Peek, Renew, Renewed, Settled
 from bendybus.domain.entities import QueueDescription
+from bendybus.domain.leases import LeaseRequest
 from bendybus.domain.messages import Message, SubQueue
 from bendybus.domain.session_commands import AcceptSession, ReleaseSession, SessionAccepted, SetSessionState
 from bendybus.domain.topic_entities import SubscriptionDescription, TopicDescription, subscription_path
 from bendybus.envelope import admit
-from bendybus.errors import BrokerError, EntityNotFound, MessageLockLost, NotSupported, StoreUnavailable
+from bendybus.errors import (
+    BrokerError,
+    ConsumerLeaseHeld,
+    EntityNotFound,
+    MessageLockLost,
+    NotSupported,
+    StoreUnavailable,
+    Unavailable,
+)
 from bendybus.names import EntityPath, SequenceNumber
 from fix_async import until
 from fix_cluster import Members, members
@@ -510,6 +519,47 @@ async def test_a_broker_that_stays_away_makes_its_partitions_unavailable(monkeyp
         assert first.availability is Availability.UNAVAILABLE
         for _ in range(20):
             assert here.host_for(None).number in here.own
+
+
+@pytest.mark.parametrize("path", ["orders", "other", "third"])
+async def test_one_consumer_has_the_lease_whichever_broker_it_asks(path: str) -> None:
+    # The first partition of some of these queues is at each of the brokers.
+    async with members() as cluster:
+        await cluster["a"].broker.queues.create(QueueDescription(EntityPath(path), enable_partitioning=True))
+        await cluster.whole()
+        queues = [member.broker.queues.get(path) for member in cluster]
+        await queues[0].lease(LeaseRequest("one", MAIN, 60_000))
+        for queue in queues:
+            await queue.lease(LeaseRequest("one", MAIN, 60_000))
+            await queue.lease(LeaseRequest("one", MAIN, None))
+            for duration_ms in (60_000, None):
+                with pytest.raises(ConsumerLeaseHeld, match="'one'"):
+                    await queue.lease(LeaseRequest("two", MAIN, duration_ms))
+            await queue.lease(LeaseRequest("three", SubQueue.DEAD_LETTER, 60_000))
+        await queues[1].lease(LeaseRequest("one", MAIN, 0))
+        await queues[0].lease(LeaseRequest("two", MAIN, 60_000))
+
+
+async def test_a_lease_outlives_the_connection_and_the_partitions_memory() -> None:
+    async with members() as cluster:
+        await queue_at(cluster, "a")
+        owner, other = sorted(cluster, key=lambda member: 0 not in member.broker.queues.get("orders").own)
+        here, there = owner.broker.queues.get("orders"), other.broker.queues.get("orders")
+        await there.lease(LeaseRequest("one", MAIN, 60_000))
+        other.cut(owner.name)
+        here.own[0].fail(StoreUnavailable("a test"))
+        for queue in (here, there):
+            with pytest.raises(ConsumerLeaseHeld, match="'one'"):
+                await queue.lease(LeaseRequest("two", MAIN, 60_000))
+
+
+async def test_a_broker_of_an_earlier_version_gives_no_leases_and_says_so() -> None:
+    async with members() as cluster:
+        await queue_at(cluster, "a")
+        owner, other = sorted(cluster, key=lambda member: 0 not in member.broker.queues.get("orders").own)
+        del owner.service._calls["consumer-lease"]
+        with pytest.raises(Unavailable, match="it may be older"):
+            await other.broker.queues.get("orders").lease(LeaseRequest("one", MAIN, 60_000))
 
 
 async def test_a_transaction_is_committed_by_the_owner() -> None:

@@ -10,7 +10,7 @@ from bendybus.domain.commands import Confirm, DeadLetter, Defer, Done, Enqueue, 
 from bendybus.domain.effects import RemoveMessages
 from bendybus.domain.entities import QueueDescription
 from bendybus.domain.handlers.ranges import SCANNED_MAX
-from bendybus.domain.leases import ConsumerLeases
+from bendybus.domain.leases import ConsumerLeases, LeaseRequest
 from bendybus.domain.messages import Message, MessageState, SubQueue
 from bendybus.domain.partition import Partition
 from bendybus.domain.range_commands import (
@@ -246,3 +246,19 @@ def test_a_lease_is_given_up_by_its_holder_alone():
     leases.release(SubQueue.MAIN, "a")
     with pytest.raises(ConsumerLeaseHeld, match="nobody has"):
         leases.require(SubQueue.MAIN, "a")
+
+
+def test_a_lease_passes_to_another_owner_with_the_time_that_is_left():
+    leases = ConsumerLeases()
+    leases.acquire(SubQueue.MAIN, "a", Instant(2000), Instant(1000))
+    leases.acquire(SubQueue.DEAD_LETTER, "c", Instant(1200), Instant(1000))
+
+    next_leases = ConsumerLeases()
+    next_leases.recall(leases.remember(Instant(1500)), Instant(70_000))
+
+    with pytest.raises(ConsumerLeaseHeld, match="'a' has the lease for 1 seconds"):
+        next_leases.serve(LeaseRequest("b", SubQueue.MAIN, 1000), Instant(70_499))
+    next_leases.serve(LeaseRequest("b", SubQueue.MAIN, 1000), Instant(70_500))
+    # A lease that has expired is still the last one.
+    next_leases.serve(LeaseRequest("c", SubQueue.DEAD_LETTER, None), Instant(70_500))
+    next_leases.serve(LeaseRequest("d", SubQueue.DEAD_LETTER, 1000), Instant(70_500))

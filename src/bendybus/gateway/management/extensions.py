@@ -15,6 +15,7 @@ from bendybus.auth.rights import Right
 from bendybus.broker.lifecycle import Availability
 from bendybus.broker.partition_port import ReceivingPort
 from bendybus.broker.queue import Queue
+from bendybus.domain.leases import LeaseRequest
 from bendybus.domain.messages import MessageState, SubQueue
 from bendybus.domain.range_commands import (
     Browse,
@@ -26,7 +27,7 @@ from bendybus.domain.range_commands import (
     Surveyed,
 )
 from bendybus.envelope import render_browsed
-from bendybus.errors import ArgumentError, InvalidOperation
+from bendybus.errors import ArgumentError, InvalidOperation, Unavailable
 from bendybus.gateway.management.fields import (
     Body,
     sequence_numbers,
@@ -36,7 +37,7 @@ from bendybus.gateway.management.fields import (
     whole_number,
 )
 from bendybus.gateway.management.operation import Answer, Managed, Operation
-from bendybus.names import Instant, SequenceNumber
+from bendybus.names import SequenceNumber
 
 __all__ = ["OPERATIONS"]
 
@@ -63,9 +64,13 @@ async def _partition_info(managed: Managed, body: Body) -> Answer:
 
 async def _surveyed(host: ReceivingPort, subqueue: SubQueue) -> dict[str, object]:
     await host.loaded()
-    if host.availability is not Availability.AVAILABLE:
-        return {"partition": int(host.number), "available": False}
-    survey = await host.ask(Survey(subqueue))
+    unavailable: dict[str, object] = {"partition": int(host.number), "available": False}
+    if host.availability in (Availability.UNAVAILABLE, Availability.GONE):
+        return unavailable
+    try:
+        survey = await host.ask(Survey(subqueue))
+    except Unavailable:
+        return unavailable
     assert isinstance(survey, Surveyed)
     counts = survey.counts
     return {
@@ -125,7 +130,7 @@ async def _complete_up_to(managed: Managed, body: Body) -> Answer:
             "their own numbers."
         )
     numbers = sequence_numbers(body)
-    queue.consumer_leases.require(subqueue, consumer)
+    await queue.lease(LeaseRequest(consumer, subqueue, None))
     removed = 0
     for number in numbers:
         discarded = await _host(queue, number).ask(DiscardThrough(number, states, subqueue))
@@ -150,18 +155,13 @@ async def _complete_numbers(managed: Managed, body: Body) -> Answer:
 async def _consumer_lease(managed: Managed, body: Body) -> Answer:
     """Take or extend the lease; a duration of 0 gives it up."""
     queue, subqueue = managed.queue, managed.subqueue
-    queue.refuse_spread("the lease of a consumer")
     consumer = _consumer(body)
     duration_ms = whole_number(body, "duration-ms")
     if not 0 <= duration_ms <= LEASE_MAX_MS:
         raise ArgumentError(f"A lease lasts up to {LEASE_MAX_MS} ms, not {duration_ms}.")
     at = queue.now()
-    if duration_ms == 0:
-        queue.consumer_leases.release(subqueue, consumer)
-        return {"expires-at": Timestamp(at)}
-    until = Instant(at + duration_ms)
-    queue.consumer_leases.acquire(subqueue, consumer, until, at)
-    return {"expires-at": Timestamp(until)}
+    await queue.lease(LeaseRequest(consumer, subqueue, duration_ms))
+    return {"expires-at": Timestamp(at + duration_ms)}
 
 
 OPERATIONS: Final[Mapping[str, Operation]] = {
