@@ -51,8 +51,6 @@ REFUSED: Final[Mapping[str, str]] = {
     "a backup of several cannot be made yet": "backups of the running server",
     "The root key cannot be changed yet": "new root keys",
     "emptying the namespace cannot be used with several": "emptying a namespace",
-    "a receiver with a selector cannot be used with several": "receivers with JMS selectors",
-    "receivers with selectors cannot use those": "receivers with JMS selectors",
     "a subscription that a JMS client makes cannot be used": _JMS,
     "a temporary queue cannot be used with several": _JMS,
     "a temporary topic cannot be used with several": _JMS,

@@ -18,7 +18,8 @@ from typing import Protocol, TypeAlias
 from bendybus.broker.holders import SessionHolder
 from bendybus.broker.lifecycle import Availability, StoreState
 from bendybus.broker.mailbox import OnReply
-from bendybus.broker.scans import Matches, Scan
+from bendybus.broker.scans import PartitionScan
+from bendybus.broker.selection import Selection
 from bendybus.domain.commands import Command, Reply
 from bendybus.domain.messages import Message, SubQueue
 from bendybus.domain.session_commands import SessionAccepted, SessionLock
@@ -144,8 +145,8 @@ class ReceivingPort(PartitionPort, Protocol):
     def release(self, tokens: Sequence[LockToken]) -> None:
         """Return messages that were locked and never sent."""
 
-    def scan(self, subqueue: SubQueue, matches: Matches) -> Scan:
-        """For a receiver with a selector."""
+    def scan(self, subqueue: SubQueue, selection: Selection, wake: Callable[[], None]) -> PartitionScan:
+        """For a receiver with a selector. `wake` is called when another broker has sent matches."""
 
     # -- payloads -----------------------------------------------------------------
 

@@ -4,7 +4,9 @@ An item is a small typed record. Commands and replies are those of the domain, e
 numbers are part of the protocol: a number is never used again for something else.
 
     Ask, Commit, Read, LookUp, Call   are answered once, by Answer, Payloads, Figures, Returned or Refusal
-    Demand, SessionDemand             say how much the owner may give in all; Supply and SessionSupply give it
+    Demand, SessionDemand, SelectiveDemand
+                                      say how much the owner may give in all; Supply, SessionSupply and
+                                      SelectiveSupply give it
     Serving, Owns, Status, SessionLost  tell what has changed at the owner
 """
 
@@ -38,6 +40,8 @@ __all__ = [
     "Read",
     "Refusal",
     "Returned",
+    "SelectiveDemand",
+    "SelectiveSupply",
     "SessionDemand",
     "SessionLost",
     "SessionSupply",
@@ -288,6 +292,29 @@ class SessionLost(msgspec.Struct, array_like=True, frozen=True, tag=34):
     token: bytes
 
 
+class SelectiveDemand(msgspec.Struct, array_like=True, frozen=True, tag=35):
+    """`Demand` for one receiver with a selector. Without a limit, the receiver is gone."""
+
+    path: str
+    generation: str
+    subqueue: int
+    receiver: int
+    """A number that the asking broker has given the receiver."""
+    selector: str
+    limit: int | None
+
+
+class SelectiveSupply(msgspec.Struct, array_like=True, frozen=True, tag=36):
+    """`Supply` for one receiver with a selector."""
+
+    path: str
+    generation: str
+    receiver: int
+    limit: int
+    number: int
+    messages: Raw
+
+
 # -- what has changed -------------------------------------------------------------
 
 
@@ -333,6 +360,8 @@ Item: TypeAlias = (
     | SessionDemand
     | SessionSupply
     | SessionLost
+    | SelectiveDemand
+    | SelectiveSupply
     | Serving
     | Owns
     | Status

@@ -25,6 +25,7 @@ from bendybus.cluster.items import (
     Item,
     Owns,
     Returned,
+    SelectiveSupply,
     Serving,
     SessionLost,
     SessionSupply,
@@ -47,7 +48,7 @@ logger = logging.getLogger(__name__)
 GRACE_S: Final = 5.0
 RECONNECT_S: Final = 0.05
 
-_SUPPLIES: Final = (Supply, SessionSupply, SessionLost, Status)
+_SUPPLIES: Final = (Supply, SessionSupply, SelectiveSupply, SessionLost, Status)
 
 T = TypeVar("T")
 
@@ -235,7 +236,9 @@ class Peer:
 
     # -- what it says -------------------------------------------------------------
 
-    def received(self, frame: Frame, item: Supply | SessionSupply | SessionLost | Status) -> None:
+    def received(
+        self, frame: Frame, item: Supply | SessionSupply | SelectiveSupply | SessionLost | Status
+    ) -> None:
         known = self._known.get(item.path)
         if known is None or known.generation != item.generation:
             return
@@ -254,6 +257,10 @@ class Peer:
         elif isinstance(item, SessionSupply):
             accepted = frame.accepted(item.accepted)
             supplier.session_supplied(item.exclusive, item.limit, PartitionNumber(item.number), accepted)
+        elif isinstance(item, SelectiveSupply):
+            messages = frame.messages(item.messages)
+            number = PartitionNumber(item.number)
+            supplier.selections.supplied(item.receiver, item.limit, number, messages)
         else:
             session = None if item.session is None else LockToken(item.session)
             messages = frame.messages(item.messages)

@@ -20,7 +20,7 @@ from bendybus.broker.lifecycle import Availability, StoreState
 from bendybus.broker.mailbox import Leftovers, Mailbox, OnReply
 from bendybus.broker.partition_port import OnEnded, OnPayloads, PartitionPort
 from bendybus.broker.queue import Queue
-from bendybus.broker.scans import Matches, Scan
+from bendybus.broker.selection import Selection
 from bendybus.broker.topic import Topic
 from bendybus.cluster.answers import (
     RemoteFigures,
@@ -31,6 +31,7 @@ from bendybus.cluster.answers import (
     read_reply,
 )
 from bendybus.cluster.items import Ask, Commit, LookUp, Read
+from bendybus.cluster.selecting import RemoteScan
 from bendybus.domain.commands import Command, Peek, Release, Reply
 from bendybus.domain.messages import Message, SubQueue
 from bendybus.domain.session_commands import (
@@ -41,7 +42,6 @@ from bendybus.domain.session_commands import (
 from bendybus.errors import (
     BrokerError,
     EntityNotFound,
-    NotSupported,
     PartitionMoved,
     StoreUnavailable,
     Unavailable,
@@ -285,11 +285,8 @@ class RemoteQueuePartition(RemotePartition[Queue]):
     def release(self, tokens: Sequence[LockToken]) -> None:
         self.submit(Release(tokens), ignore)
 
-    def scan(self, subqueue: SubQueue, matches: Matches) -> Scan:
-        raise NotSupported(
-            f"'{self.path}' has partitions in several brokers, and receivers with selectors cannot use those "
-            "yet. Use a rule of a subscription, or a server with one broker."
-        )
+    def scan(self, subqueue: SubQueue, selection: Selection, wake: Callable[[], None]) -> RemoteScan:
+        return self._supplier.selections.scan(self.number, subqueue, selection, wake)
 
     # -- payloads -----------------------------------------------------------------
 

@@ -36,6 +36,7 @@ from bendybus.cluster.items import (
     Payloads,
     Read,
     Returned,
+    SelectiveDemand,
     Serving,
     SessionDemand,
     Status,
@@ -46,7 +47,14 @@ from bendybus.cluster.link import PeerLink
 from bendybus.domain.commands import Command, Done, Reply
 from bendybus.domain.messages import SubQueue
 from bendybus.domain.session_commands import AcceptSession, ReleaseSession, SessionAccepted, SessionLock
-from bendybus.errors import BrokerError, EntityNotFound, PartitionMoved, StoreUnavailable, Unavailable
+from bendybus.errors import (
+    ArgumentError,
+    BrokerError,
+    EntityNotFound,
+    PartitionMoved,
+    StoreUnavailable,
+    Unavailable,
+)
 from bendybus.names import LockToken, PartitionNumber
 
 __all__ = ["Calls", "Service"]
@@ -160,7 +168,7 @@ class Service:
         match item:
             case Ask():
                 self._ask(link, frame, item)
-            case Demand() | SessionDemand():
+            case Demand() | SessionDemand() | SelectiveDemand():
                 self._demand(link, item)
             case Read():
                 self._read(link, item)
@@ -223,7 +231,7 @@ class Service:
             self._lenders[link].hold(host, entity, reply.lock)
         link.send(Answer(request, kind_of(reply), link.writer.encoded(reply, REPLY_BYTES_MAX)))
 
-    def _demand(self, link: PeerLink, item: Demand | SessionDemand) -> None:
+    def _demand(self, link: PeerLink, item: Demand | SessionDemand | SelectiveDemand) -> None:
         try:
             queue = self._entity(item.path, item.generation)
         except EntityNotFound:
@@ -234,6 +242,12 @@ class Service:
         lender = self._lenders[link]
         if isinstance(item, SessionDemand):
             lender.demand_sessions(queue, item.exclusive, item.limit)
+        elif isinstance(item, SelectiveDemand):
+            try:
+                subqueue = SubQueue(item.subqueue)
+                lender.demand_selected(queue, subqueue, item.receiver, item.selector, item.limit)
+            except ArgumentError as refusal:
+                raise FrameError(f"a selector that cannot be read: {refusal}") from None
         elif item.session is not None:
             lender.demand_in_session(LockToken(item.session), item.limit)
         else:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from bendybus.amqp.performatives import SND_UNSETTLED, TransactionalState
 from bendybus.broker.partition_port import ReceivingPort
 from bendybus.broker.queue import Queue
+from bendybus.broker.selection import Selection
 from bendybus.domain.commands import Reply
 from bendybus.domain.messages import Message, MessageState, SubQueue
 from bendybus.domain.range_commands import Browse, Browsed
@@ -25,7 +26,6 @@ from bendybus.engine.sending import SendingLink
 from bendybus.envelope import render_peeked
 from bendybus.errors import BrokerError, InvalidOperation
 from bendybus.gateway.settlement import echo, rejection
-from bendybus.gateway.source_filters import Selection
 from bendybus.names import PARTITION_SHIFT, SequenceNumber, SessionId
 
 if TYPE_CHECKING:

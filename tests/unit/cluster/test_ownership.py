@@ -536,7 +536,5 @@ async def test_what_only_one_broker_would_know_is_refused_even_if_it_owns_all() 
     async with nodes("a") as cluster:
         await new_queue(cluster)
         queue = orders(cluster["a"])
-        with pytest.raises(NotSupported, match="a receiver with a selector"):
-            queue.hosts[0].scan(MAIN, lambda messages: messages)
         with pytest.raises(NotSupported, match="the lease"):
             queue.refuse_spread("the lease of a consumer")

@@ -19,7 +19,7 @@ from bendybus.domain.messages import Message, SubQueue
 from bendybus.domain.session_commands import AcceptSession, ReleaseSession, SessionAccepted, SetSessionState
 from bendybus.domain.topic_entities import SubscriptionDescription, TopicDescription, subscription_path
 from bendybus.envelope import admit
-from bendybus.errors import BrokerError, EntityNotFound, MessageLockLost, NotSupported, StoreUnavailable
+from bendybus.errors import BrokerError, EntityNotFound, MessageLockLost, StoreUnavailable
 from bendybus.names import EntityPath, SequenceNumber
 from fix_async import until
 from fix_cluster import Members, members
@@ -577,11 +577,3 @@ async def test_messages_are_forwarded_between_brokers() -> None:
 
         taken = await Taker(here, 16).has(16)
         assert len({message.sequence_number for message in taken}) == 16
-
-
-async def test_a_selector_cannot_reach_partitions_elsewhere_and_says_so() -> None:
-    async with members() as cluster:
-        here = await queue_at(cluster, "b")
-
-        with pytest.raises(NotSupported, match="several brokers"):
-            remote(here)[0].scan(MAIN, lambda message, payload: True)
