@@ -104,7 +104,10 @@ class PartitionPort(PartitionStatus, Protocol):
         """Bring `figures` up to date."""
 
     def check(self, commands: Sequence[Command], at: Instant) -> None:
-        """Raise if it is known that these commands of a transaction cannot be applied."""
+        """Raise if it is known here that these commands of a transaction cannot be applied."""
+
+    async def verify(self, commands: Sequence[Command]) -> None:
+        """`check` by the owner."""
 
     async def commit(self, work: Sequence[tuple[PartitionPort, Command]]) -> None:
         """Apply commands as one commit. Their partitions are in the store of this one (transactions.py)."""

@@ -50,6 +50,11 @@ class QueueSupplier(Protocol):
     def unawaited(self, subqueue: SubQueue) -> None:
         """No receiver waits for messages of this sub-queue just now."""
 
+    def watch(self, waiter: Waiter, subqueue: SubQueue) -> None:
+        """Wake the waiter once, when there are new messages elsewhere. It takes none of them."""
+
+    def stop_watching(self, waiter: Waiter, subqueue: SubQueue) -> None: ...
+
 
 class Queue(Entity[ReceivingPort, PartitionHost, QueueDescription]):
     def __init__(
@@ -188,8 +193,23 @@ class Queue(Entity[ReceivingPort, PartitionHost, QueueDescription]):
     def wait(self, waiter: Waiter, subqueue: SubQueue) -> None:
         self._waiting[subqueue][waiter] = None
 
+    def watch(self, waiter: Waiter, subqueue: SubQueue) -> None:
+        """`wait`, for one that looks at messages and takes none: other brokers need not send them."""
+        if self.suppliers:
+            self.wait_to_borrow(waiter, subqueue)
+            for supplier in self.suppliers:
+                supplier.watch(waiter, subqueue)
+        else:
+            self.wait(waiter, subqueue)
+
+    def stop_watching(self, waiter: Waiter, subqueue: SubQueue) -> None:
+        self.stop_waiting(waiter, subqueue)
+        self.stop_borrowing(waiter, subqueue)
+        for supplier in self.suppliers:
+            supplier.stop_watching(waiter, subqueue)
+
     def wait_to_borrow(self, waiter: Waiter, subqueue: SubQueue) -> None:
-        """`wait`, for the receivers of another broker."""
+        """`wait`, for those who want nothing from other brokers: above all, the receivers of another one."""
         self._borrowing[subqueue][waiter] = None
 
     def stop_borrowing(self, waiter: Waiter, subqueue: SubQueue) -> None:

@@ -7,6 +7,7 @@ numbers are part of the protocol: a number is never used again for something els
     Demand, SessionDemand, SelectiveDemand
                                       say how much the owner may give in all; Supply, SessionSupply and
                                       SelectiveSupply give it
+    Watch                             is answered by News, once, whenever that is
     Serving, Owns, Status, SessionLost  tell what has changed at the owner
 """
 
@@ -33,6 +34,7 @@ __all__ = [
     "Hello",
     "Item",
     "LookUp",
+    "News",
     "Owns",
     "Payloads",
     "Ping",
@@ -48,6 +50,7 @@ __all__ = [
     "Serving",
     "Status",
     "Supply",
+    "Watch",
     "kind_of",
 ]
 
@@ -171,6 +174,8 @@ class Commit(msgspec.Struct, array_like=True, frozen=True, tag=11):
 
     id: int
     work: list[Ask]
+    only_checks: bool = False
+    """Whether the commands are only checked: they are committed later."""
 
 
 class Read(msgspec.Struct, array_like=True, frozen=True, tag=12):
@@ -315,6 +320,22 @@ class SelectiveSupply(msgspec.Struct, array_like=True, frozen=True, tag=36):
     messages: Raw
 
 
+class Watch(msgspec.Struct, array_like=True, frozen=True, tag=37):
+    """The owner is to say once when there are new messages: somebody looks at them, and takes none."""
+
+    path: str
+    generation: str
+    subqueue: int
+
+
+class News(msgspec.Struct, array_like=True, frozen=True, tag=38):
+    """There are new messages for those who watch."""
+
+    path: str
+    generation: str
+    subqueue: int
+
+
 # -- what has changed -------------------------------------------------------------
 
 
@@ -362,6 +383,8 @@ Item: TypeAlias = (
     | SessionLost
     | SelectiveDemand
     | SelectiveSupply
+    | Watch
+    | News
     | Serving
     | Owns
     | Status

@@ -18,7 +18,7 @@ from bendybus.broker.partition_host import PartitionHost
 from bendybus.broker.queue import Queue
 from bendybus.broker.scans import Scan
 from bendybus.broker.selection import Selection
-from bendybus.cluster.items import Item, SelectiveSupply, SessionLost, SessionSupply, Supply
+from bendybus.cluster.items import Item, News, SelectiveSupply, SessionLost, SessionSupply, Supply
 from bendybus.domain.messages import Message, SubQueue
 from bendybus.domain.session_commands import ReleaseSession, SessionAccepted, SessionLock
 from bendybus.errors import BrokerError
@@ -266,6 +266,21 @@ class SessionBorrower:
         self._queue.stop_borrowing(self, SubQueue.MAIN)
 
 
+class Watcher:
+    """`Waiter` of its queue, for those of another broker that look at messages and take none."""
+
+    def __init__(self, link: PeerLink, queue: Queue, subqueue: SubQueue) -> None:
+        self._link = link
+        self._queue = queue
+        self._subqueue = subqueue
+
+    def wake(self) -> None:
+        self._link.send(News(self._queue.path, self._queue.generation, self._subqueue))
+
+    def close(self) -> None:
+        self._queue.stop_borrowing(self, self._subqueue)
+
+
 class LentSession:
     """`SessionHolder` of a session that a receiver of another broker has."""
 
@@ -348,6 +363,7 @@ class Lender:
         self._borrowers: dict[tuple[Queue, SubQueue], Borrower] = {}
         self._selecting: dict[tuple[Queue, int], SelectiveBorrower] = {}
         self._seekers: dict[tuple[Queue, bool], SessionBorrower] = {}
+        self._watchers: dict[tuple[Queue, SubQueue], Watcher] = {}
         self._sessions: dict[LockToken, LentSession] = {}
 
     def demand(self, queue: Queue, subqueue: SubQueue, limit: int) -> None:
@@ -370,6 +386,12 @@ class Lender:
             borrower = SelectiveBorrower(self.link, queue, subqueue, number, selection)
             self._selecting[queue, number] = borrower
         borrower.demand(limit)
+
+    def watch(self, queue: Queue, subqueue: SubQueue) -> None:
+        watcher = self._watchers.get((queue, subqueue))
+        if watcher is None:
+            watcher = self._watchers[queue, subqueue] = Watcher(self.link, queue, subqueue)
+        queue.wait_to_borrow(watcher, subqueue)
 
     def demand_in_session(self, token: LockToken, limit: int) -> None:
         session = self._sessions.get(token)
@@ -401,6 +423,8 @@ class Lender:
             self._selecting.pop(selecting).close()
         for other in [key for key in self._seekers if key[0] is queue]:
             self._seekers.pop(other).close()
+        for watched in [key for key in self._watchers if key[0] is queue]:
+            self._watchers.pop(watched).close()
 
     def close(self) -> None:
         """The connection is lost: nothing more is lent, and its sessions are free."""
@@ -408,6 +432,8 @@ class Lender:
             borrower.close()
         for seeker in self._seekers.values():
             seeker.close()
+        for watcher in self._watchers.values():
+            watcher.close()
         for session in list(self._sessions.values()):
             self.forget(session.lock)
             session.host.submit(ReleaseSession(session.lock), ignore)

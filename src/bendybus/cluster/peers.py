@@ -23,6 +23,7 @@ from bendybus.cluster.frames import Frame, FrameError, refusal_of
 from bendybus.cluster.items import (
     Call,
     Item,
+    News,
     Owns,
     Returned,
     SelectiveSupply,
@@ -48,7 +49,7 @@ logger = logging.getLogger(__name__)
 GRACE_S: Final = 5.0
 RECONNECT_S: Final = 0.05
 
-_SUPPLIES: Final = (Supply, SessionSupply, SelectiveSupply, SessionLost, Status)
+_SUPPLIES: Final = (Supply, SessionSupply, SelectiveSupply, News, SessionLost, Status)
 
 T = TypeVar("T")
 
@@ -237,7 +238,7 @@ class Peer:
     # -- what it says -------------------------------------------------------------
 
     def received(
-        self, frame: Frame, item: Supply | SessionSupply | SelectiveSupply | SessionLost | Status
+        self, frame: Frame, item: Supply | SessionSupply | SelectiveSupply | News | SessionLost | Status
     ) -> None:
         known = self._known.get(item.path)
         if known is None or known.generation != item.generation:
@@ -254,6 +255,8 @@ class Peer:
             raise FrameError(f"messages of '{item.path}', which has none to give")
         if isinstance(item, SessionLost):
             supplier.lose_session(LockToken(item.token))
+        elif isinstance(item, News):
+            supplier.news(SubQueue(item.subqueue))
         elif isinstance(item, SessionSupply):
             accepted = frame.accepted(item.accepted)
             supplier.session_supplied(item.exclusive, item.limit, PartitionNumber(item.number), accepted)

@@ -193,6 +193,14 @@ class RemotePartition(Generic[E]):
 
     async def commit(self, work: Sequence[tuple[PartitionPort, Command]]) -> None:
         """All partitions of a transaction are in one store, so they have one owner, which commits."""
+        await self._ask_owner(work)
+
+    async def verify(self, commands: Sequence[Command]) -> None:
+        await self._ask_owner([(self, command) for command in commands], only_checks=True)
+
+    async def _ask_owner(
+        self, work: Sequence[tuple[PartitionPort, Command]], *, only_checks: bool = False
+    ) -> None:
         await self._owned()
         if self._pass_on is not None:
             raise PartitionMoved(f"Partition {self.number} of '{self.path}' has another owner now.")
@@ -205,7 +213,7 @@ class RemotePartition(Generic[E]):
             for port, command in work:
                 assert isinstance(port, RemotePartition)
                 asks.append(port._ask(link.writer.command, command, 0))
-            return Commit(request, asks)
+            return Commit(request, asks, only_checks)
 
         await answered(partial(link.request, make, read_reply))
 

@@ -40,6 +40,7 @@ from bendybus.cluster.items import (
     Serving,
     SessionDemand,
     Status,
+    Watch,
     kind_of,
 )
 from bendybus.cluster.lending import Lender
@@ -168,7 +169,7 @@ class Service:
         match item:
             case Ask():
                 self._ask(link, frame, item)
-            case Demand() | SessionDemand() | SelectiveDemand():
+            case Demand() | SessionDemand() | SelectiveDemand() | Watch():
                 self._demand(link, item)
             case Read():
                 self._read(link, item)
@@ -231,7 +232,7 @@ class Service:
             self._lenders[link].hold(host, entity, reply.lock)
         link.send(Answer(request, kind_of(reply), link.writer.encoded(reply, REPLY_BYTES_MAX)))
 
-    def _demand(self, link: PeerLink, item: Demand | SessionDemand | SelectiveDemand) -> None:
+    def _demand(self, link: PeerLink, item: Demand | SessionDemand | SelectiveDemand | Watch) -> None:
         try:
             queue = self._entity(item.path, item.generation)
         except EntityNotFound:
@@ -242,6 +243,8 @@ class Service:
         lender = self._lenders[link]
         if isinstance(item, SessionDemand):
             lender.demand_sessions(queue, item.exclusive, item.limit)
+        elif isinstance(item, Watch):
+            lender.watch(queue, SubQueue(item.subqueue))
         elif isinstance(item, SelectiveDemand):
             try:
                 subqueue = SubQueue(item.subqueue)
@@ -288,7 +291,11 @@ class Service:
         work = [
             (self._host(ask.path, ask.generation, ask.number)[1], frame.command(ask)) for ask in item.work
         ]
-        await commit_here(work)
+        if item.only_checks:
+            for host, command in work:
+                await host.verify([command])
+        else:
+            await commit_here(work)
         link.send(Answer(item.id, kind_of(Done()), link.writer.encoded(Done())))
 
     async def _call(self, link: PeerLink, frame: Frame, item: Call) -> None:

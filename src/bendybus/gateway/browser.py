@@ -100,7 +100,7 @@ class Browser:
         """Show the next page if there is one, and wait for more."""
         if self._closed or self._link.credit <= 0:
             return
-        self._queue.wait(self, self.subqueue)
+        self._queue.watch(self, self.subqueue)
         if self._is_looking or not self._connection.writable:
             return
         if self._news:
@@ -199,7 +199,7 @@ class Browser:
         """Answer a drain once every partition has shown all its messages."""
         is_done = not (self._behind or self._news) or (self._link.credit <= 0 and not self._link.crowded)
         if self._link.drain and is_done and not self._is_looking and self._connection.writable:
-            self._queue.stop_waiting(self, self.subqueue)
+            self._queue.stop_watching(self, self.subqueue)
             self._link.drained()
 
     # -- outcomes -----------------------------------------------------------------
@@ -216,4 +216,4 @@ class Browser:
 
     def close(self) -> None:
         self._closed = True
-        self._queue.stop_waiting(self, self.subqueue)
+        self._queue.stop_watching(self, self.subqueue)

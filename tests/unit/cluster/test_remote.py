@@ -13,13 +13,24 @@ from bendybus.broker.partition_port import ReceivingPort
 from bendybus.broker.queue import Queue
 from bendybus.broker.transactions import commit
 from bendybus.cluster.remote import RemotePartition
-from bendybus.domain.commands import Complete, Done, Enqueue, Enqueued, Given, Peek, Renew, Renewed, Settled
+from bendybus.domain.commands import (
+    CancelScheduled,
+    Complete,
+    Done,
+    Enqueue,
+    Enqueued,
+    Given,
+    Peek,
+    Renew,
+    Renewed,
+    Settled,
+)
 from bendybus.domain.entities import QueueDescription
 from bendybus.domain.messages import Message, SubQueue
 from bendybus.domain.session_commands import AcceptSession, ReleaseSession, SessionAccepted, SetSessionState
 from bendybus.domain.topic_entities import SubscriptionDescription, TopicDescription, subscription_path
 from bendybus.envelope import admit
-from bendybus.errors import BrokerError, EntityNotFound, MessageLockLost, StoreUnavailable
+from bendybus.errors import BrokerError, EntityNotFound, MessageLockLost, MessageNotFound, StoreUnavailable
 from bendybus.names import EntityPath, SequenceNumber
 from fix_async import until
 from fix_cluster import Members, members
@@ -577,3 +588,70 @@ async def test_messages_are_forwarded_between_brokers() -> None:
 
         taken = await Taker(here, 16).has(16)
         assert len({message.sequence_number for message in taken}) == 16
+
+
+class Looker:
+    """One that looks at messages and takes none, as gateway/browser.py."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self.woken = asyncio.Event()
+
+    def wake(self) -> None:
+        self.woken.set()
+        self._queue.watch(self, MAIN)
+
+
+async def test_one_that_only_looks_is_told_of_new_messages_and_is_sent_none() -> None:
+    async with members() as cluster:
+        here = await queue_at(cluster, "b")
+        host = remote(here)[0]
+        looker = Looker(here)
+        here.watch(looker, MAIN)
+        await host.ask(Peek(SequenceNumber(0), 0))
+
+        await host.ask(Enqueue(made("x")))
+        await looker.woken.wait()
+
+        given = await host.ask(Peek(SequenceNumber(0), 1))
+        assert isinstance(given, Given)
+        assert texts(given.messages) == ["x"]
+        assert not here.waiting_count(MAIN)
+        await here.refresh()
+        assert host.figures is not None
+        assert host.figures.counts(MAIN).locked == 0
+        here.stop_watching(looker, MAIN)
+
+
+async def test_one_that_only_looks_makes_the_owner_give_no_more_than_receivers_want() -> None:
+    async with members() as cluster:
+        here = await queue_at(cluster, "b")
+        host = remote(here)[0]
+        looker = Looker(here)
+        here.watch(looker, MAIN)
+        await host.ask(Enqueue(made("a", "b", "c")))
+
+        (taken,) = await Taker(here, 1).has(1)
+        for _ in range(5):
+            await host.ask(Peek(SequenceNumber(0), 0))
+
+        await here.refresh()
+        assert host.figures is not None
+        assert host.figures.counts(MAIN).locked == 1
+        assert taken.lock_token is not None
+
+
+async def test_the_owner_verifies_commands_that_are_committed_later() -> None:
+    async with members() as cluster:
+        here = await queue_at(cluster, "b")
+        host = remote(here)[0]
+        await host.ask(Enqueue(made("x")))
+        absent = SequenceNumber((host.number << 48) + 7)
+
+        with pytest.raises(MessageNotFound):
+            await host.verify([CancelScheduled([absent])])
+        await host.verify([Enqueue(made("y"))])
+
+        given = await host.ask(Peek(SequenceNumber(0), 10))
+        assert isinstance(given, Given)
+        assert texts(given.messages) == ["x"]
