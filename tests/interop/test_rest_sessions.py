@@ -15,6 +15,8 @@ from bendybus.operations.peeking import session_filter
 from fix_server import Kind, ServerProcess
 from interop.test_rest import Rest, refused
 
+pytestmark = pytest.mark.one_broker("sessions over HTTP")
+
 NO_LOCK = "7f2c1b8e-6b1c-4b52-9a3f-0d6a1f1f4a11"
 
 

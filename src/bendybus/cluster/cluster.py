@@ -17,6 +17,7 @@ from typing import Final
 from bendybus.broker.queue import Queue
 from bendybus.broker.topic import Topic
 from bendybus.cluster.link import Identity
+from bendybus.cluster.linked_entities import LinkedEntitiesElsewhere
 from bendybus.cluster.peers import Peer, Peers
 from bendybus.cluster.remote import RemotePartition, RemoteQueuePartition, RemoteStore
 from bendybus.domain.filters import RuleDescription, rule_to_record
@@ -34,6 +35,8 @@ LOOK_AGAIN_S: Final = 0.02
 class Cluster:
     """`Elsewhere` of one broker."""
 
+    has_others = True
+
     def __init__(
         self,
         me: Identity,
@@ -49,6 +52,7 @@ class Cluster:
         self.owners_change = owners_change
         self.peers = Peers(me, members)
         self.has_catalog = me.broker == catalog
+        self.linked_entities = LinkedEntitiesElsewhere(self)
         self.term = 0
         """Of the broker that has the catalog: what earlier ones still say is not heard."""
         self._owners = dict(owners)
@@ -231,6 +235,12 @@ class Cluster:
             except BrokerError:
                 return None
         return last
+
+    async def is_held(self, path: EntityPath) -> bool:
+        for peer in list(self.peers.by_name.values()):
+            if await peer.call("is-held", path, bool):
+                return True
+        return False
 
     # -- changes, elsewhere -------------------------------------------------------
 

@@ -29,6 +29,7 @@ from bendybus.cluster.cluster import Cluster
 from bendybus.cluster.frames import Frame
 from bendybus.cluster.items import Call
 from bendybus.cluster.link import PeerLink
+from bendybus.cluster.linked_entities import LinkedEntityCalls
 from bendybus.cluster.serving import Calls
 from bendybus.domain.access import rules_from_record
 from bendybus.domain.entities import normalise_path
@@ -138,6 +139,7 @@ class Following:
             "session-state": self._session_state,
             "snapshot": self._snapshot,
             "change-rules": self._change_rules,
+            **LinkedEntityCalls(self._broker, self._cluster).calls(),
             **{name: partial(self._obey, order) for name, order in orders.items()},
         }
 
