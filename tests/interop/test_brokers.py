@@ -255,6 +255,7 @@ def test_a_server_that_was_killed_starts_again_with_all_brokers(cluster: ServerP
     assert cluster.stop() == 0
 
 
+@pytest.mark.one_broker("process")
 def test_a_server_with_more_brokers_keeps_what_one_broker_had(start_server: StartServer) -> None:
     server = start_server(QUEUES)
     client = ServiceBusClient.from_connection_string(server.connection_string, **RETRIES)
