@@ -522,6 +522,29 @@ async def test_a_store_is_let_go_of_though_its_new_owner_is_gone_already() -> No
         await cluster.whole()
 
 
+async def test_a_store_that_is_being_taken_over_is_not_closed_under_it() -> None:
+    # Found in a cluster whose brokers were stopped together: "the connection socket was closed".
+    async with nodes("a") as cluster:
+        ownership = cluster["a"].ownership
+        taking: asyncio.Task[None] = asyncio.get_running_loop().create_task(asyncio.sleep(0))
+        closed = []
+
+        class Candidate:
+            def __init__(self, name: str) -> None:
+                self.name = name
+
+            def close(self) -> None:
+                closed.append(self.name)
+                # While the first one is closed, another broker asks this one to take the second.
+                ownership._taking["later"] = taking
+
+        ownership._candidates |= {name: Candidate(name) for name in ("first", "later")}  # type: ignore[misc]
+        await ownership.settle(dict.fromkeys(STORES, "a"), ())
+
+        assert closed == ["first"]
+        del ownership._taking["later"], ownership._candidates["later"]
+
+
 async def test_a_store_that_was_let_go_of_refuses_what_nobody_would_answer() -> None:
     # Found by a simulation: a broker asked such a store who owns it, and never went on.
     async with nodes("a") as cluster:
