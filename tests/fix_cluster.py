@@ -14,6 +14,7 @@ from bendybus.cluster.cluster import Cluster
 from bendybus.cluster.following import Following
 from bendybus.cluster.link import Identity, PeerLink
 from bendybus.cluster.serving import Service
+from bendybus.domain.entities import Tier
 from bendybus.envelope.contents import AmqpContents
 from bendybus.store.memory import MemoryStore
 from bendybus.store.memory_catalog import MemoryCatalog
@@ -46,7 +47,9 @@ class Member:
                     break
                 except Exception:
                     await asyncio.sleep(0.005)
-        self.broker = Broker(catalog, [self.store], contents=AmqpContents(), elsewhere=self.cluster)
+        self.broker = Broker(
+            catalog, [self.store], contents=AmqpContents(), elsewhere=self.cluster, tier=self._others.tier
+        )
         self.broker.start()
         self.following = Following(self.broker, self.cluster)
         self.service = Service(self.broker.entities, self.following.calls())
@@ -74,7 +77,8 @@ class Member:
 
 
 class Members:
-    def __init__(self, names: str) -> None:
+    def __init__(self, names: str, tier: Tier) -> None:
+        self.tier = tier
         self.catalog = MemoryCatalog()
         self.by_name: dict[str, Member] = {}
         for name in names:
@@ -99,9 +103,9 @@ class Members:
 
 
 @asynccontextmanager
-async def members(names: str = "ab") -> AsyncIterator[Members]:
+async def members(names: str = "ab", tier: Tier = Tier.STANDARD) -> AsyncIterator[Members]:
     """Brokers of these names. The first one has the catalog."""
-    cluster = Members(names)
+    cluster = Members(names, tier)
     await asyncio.gather(*(member.start() for member in cluster))
     await cluster["a"].cluster.assembled()
     try:

@@ -34,8 +34,6 @@ CLUSTER: Final = int(os.environ.get("BENDYBUS_TEST_CLUSTER") or 0)
 STORES: Final = 4
 SPREAD_TIMEOUT_S: Final = 30
 
-_JMS: Final = "subscriptions and temporary entities of JMS clients"
-
 # What is refused with several brokers: the server's own words, and the line of docs/guides/brokers.md. A test
 # that fails with such words is not counted as failed but under them. Every other refusal is a failure.
 REFUSED: Final[Mapping[str, str]] = {
@@ -51,12 +49,7 @@ REFUSED: Final[Mapping[str, str]] = {
     "a backup of a cluster cannot be made yet": "backups of a running cluster",
     "The root key cannot be changed yet": "new root keys",
     "emptying the namespace cannot be used with several": "emptying a namespace",
-    "a receiver with a selector cannot be used with several": "receivers with JMS selectors",
-    "receivers with selectors cannot use those": "receivers with JMS selectors",
-    "a subscription that a JMS client makes cannot be used": _JMS,
-    "a temporary queue cannot be used with several": _JMS,
-    "a temporary topic cannot be used with several": _JMS,
-    "a change of entities by a client of this broker": _JMS,
+    "a transaction that changes rules cannot be used with several": "changes of rules in a transaction",
 }
 
 # Why a test shows nothing with several brokers: `pytest.mark.one_broker("files")`.
@@ -66,7 +59,6 @@ ONE_BROKER: Final[Mapping[str, str]] = {
     "files": "the test damages or counts the SQLite files of one process",
     "stores": "the test says which messaging stores its server has",
     "process": "the test changes or watches the one process of its server",
-    "jms": _JMS,
     "root keys": "new root keys",
 }
 

@@ -84,21 +84,8 @@ def _same_id(message: ReceivedMessage) -> str | None:
     return None
 
 
-def resubmit_work(
-    access: Access, path: str, to: str, reason: str, new_ids: bool, job: Job, *, selectors: bool = True
-) -> None:
-    """Send dead letters again and complete them: all, or those with one reason.
-
-    `selectors`: whether the server can receive those with one reason. Otherwise they are looked for.
-    """
-    if reason and not selectors:
-        with access.bus() as client:
-            letters = batches(client.management(f"{path}/{DEAD_LETTERS}"), without_body=True)
-            numbers = [
-                each.sequence_number for batch in letters for each in batch if reason_of(each) == reason
-            ]
-        resubmit_numbers(access, path, numbers, to, new_ids, job)
-        return
+def resubmit_work(access: Access, path: str, to: str, reason: str, new_ids: bool, job: Job) -> None:
+    """Send dead letters again and complete them: all, or those with one reason."""
     filters = None
     if reason:
         quoted = reason.replace("'", "''")

@@ -26,6 +26,8 @@ from azure.core.exceptions import AzureError
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.management import ServiceBusAdministrationClient
 
+from bendybus.client import BusClient, ClientSettings
+from bendybus.operations.peeking import selector_filter
 from fix_machines import LOOPBACK, Machine
 from fix_postgres import Pair, Postgres
 from fix_processes import BENDYBUS, run_bendybus
@@ -451,6 +453,39 @@ def test_a_broker_is_drained_and_takes_part_again(cluster: Cluster) -> None:
     assert bendybus("broker", "drain", "c", "--stop", "-o", "json", cluster=cluster)["state"] == "serving"
     until(lambda: len(set(cluster.owners())) == 2)
     assert health_of(cluster["c"])[0] == 200
+
+
+@pytest.mark.row("N-05")
+def test_a_receiver_with_a_selector_goes_on_when_stores_change_their_owners(cluster: Cluster) -> None:
+    cluster.start("c", "d")
+    until(lambda: len(set(cluster.owners())) == 2)
+    with cluster.administration("c") as admin:
+        admin.create_queue("orders", enable_partitioning=True)
+    settings = ClientSettings.from_connection_string(cluster["c"].connection_string)
+    with BusClient(settings) as client, client_of(cluster["d"]) as other:
+        receiver = client.receiver("orders", filters=selector_filter("colour = 'red'"))
+
+        def send_and_receive() -> None:
+            with other.get_queue_sender("orders", keep_alive=0) as sender:
+                for number in range(32):
+                    colour: dict[str | bytes, Any] = {"colour": "red" if number % 2 else "blue"}
+                    key = str(number // 2)
+                    message = ServiceBusMessage("x", partition_key=key, application_properties=colour)
+                    sender.send_messages(message)
+            received = 0
+            while received < 16:
+                messages = receiver.receive(16 - received, timeout_s=20)
+                assert {each.application_properties["colour"] for each in messages} == {"red"}
+                receiver.complete(messages)
+                received += len(messages)
+
+        send_and_receive()
+        bendybus("broker", "drain", "c", "-o", "json", cluster=cluster)
+        assert set(cluster.owners()) == {"d"}
+        send_and_receive()
+        bendybus("broker", "drain", "c", "--stop", "-o", "json", cluster=cluster)
+        until(lambda: len(set(cluster.owners())) == 2)
+        send_and_receive()
 
 
 @pytest.mark.row("N-05")

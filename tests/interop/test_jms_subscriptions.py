@@ -353,7 +353,6 @@ async def test_a_durable_consumer_of_an_ordinary_subscription_receives(premium: 
 # -- rights and tiers ---------------------------------------------------------------
 
 
-@pytest.mark.one_broker("jms")
 async def test_creating_a_subscription_needs_manage_and_consuming_it_listen(
     premium: Premium, topic: str
 ) -> None:

@@ -23,6 +23,7 @@ from bendybus.amqp.types import Described, Symbol, ULong
 from fix_client import LinkRefused, Receiver
 from fix_jms import DELETE_ON_CLOSE, JmsClient, Premium, address_of, gone, message, start_premium, texts
 from fix_server import StartServer
+from set_ups import several_brokers
 
 PREFIXES = {"temporary-queue": "temporary-queue-", "temporary-topic": "temporary-topic-"}
 KINDS = pytest.mark.parametrize("kind", PREFIXES)
@@ -30,6 +31,12 @@ KINDS = pytest.mark.parametrize("kind", PREFIXES)
 
 async def there(premium: Premium) -> list[str]:
     return [name for name in await asyncio.to_thread(premium.entities) if name.startswith("temporary-")]
+
+
+async def no_more(premium: Premium) -> None:
+    async with asyncio.timeout(30):
+        while await there(premium):
+            await asyncio.sleep(0.1)
 
 
 @KINDS
@@ -73,16 +80,13 @@ async def test_a_client_that_does_not_wait_leaves_nothing_behind(premium: Premiu
             await asyncio.sleep(0.05)
 
 
-@pytest.mark.one_broker("jms")
 async def test_a_connection_may_wait_for_many_nodes_and_not_for_endless_ones(premium: Premium) -> None:
     async with await JmsClient.connect(premium.endpoint) as jms:
         asked = await asyncio.gather(*(jms.temporary() for _ in range(150)), return_exceptions=True)
         refused = [each for each in asked if isinstance(each, LinkRefused)]
         assert {each.condition for each in refused} <= {"com.microsoft:server-busy"}
         assert len(asked) - len(refused) >= 100
-    async with asyncio.timeout(30):
-        while await there(premium):
-            await asyncio.sleep(0.1)
+    await no_more(premium)
 
 
 async def test_a_request_is_answered_through_a_temporary_queue(premium: Premium, topic: str) -> None:
@@ -241,6 +245,9 @@ async def test_a_stopped_server_leaves_no_temporary_node(own_premium: Premium) -
         await jms.temporary(kind)
     premium.server.stop()
     premium.server.start()
+    if several_brokers():
+        # Its broker may have ended after the one with the catalog, which asks again after five seconds.
+        await no_more(premium)
     assert await there(premium) == []
 
 

@@ -131,6 +131,7 @@ def sent_and_found(server: ServerProcess, queue: str) -> dict[str, list[tuple[in
     return found
 
 
+@pytest.mark.one_broker("files")
 @pytest.mark.row("P-12", "P-13")
 def test_an_entity_keeps_the_rule_about_case_by_which_its_messages_are_stored(
     start_server: StartServer,

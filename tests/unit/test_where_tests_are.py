@@ -84,8 +84,9 @@ COVERS = {
     "broker/partition_reads broker/payload_cache",
     # Between brokers.
     "unit/cluster/test_frames.py": "cluster/items",
-    "unit/cluster/test_remote.py": "broker/partition_port cluster/answers cluster/lending cluster/serving "
-    "cluster/supply",
+    "unit/cluster/test_remote.py": "broker/partition_port cluster/answers cluster/arrivals cluster/lending "
+    "cluster/serving cluster/supply",
+    "unit/cluster/test_selecting.py": "broker/selection",
     "unit/cluster/test_following.py": "broker/elsewhere cluster/cluster",
     "unit/cluster/test_handing_over.py": "broker/partition_succession cluster/passing_on",
     "unit/cluster/test_ownership.py": "cluster/exchange cluster/reaching",

@@ -24,7 +24,7 @@ from bendybus.broker.topics import Topics
 from bendybus.domain.client_scopes import ClientScope
 from bendybus.domain.filters import DEFAULT_RULE, RuleDescription, SelectorFilter
 from bendybus.domain.topic_entities import SubscriptionDescription
-from bendybus.errors import EntityNotFound, SubscriptionInUse
+from bendybus.errors import EntityNotFound, SubscriptionInUse, Unauthorized
 
 __all__ = ["ClientSubscriptions", "WantedSubscription"]
 
@@ -74,10 +74,15 @@ class ClientSubscriptions:
         `authorize` is called before one is created or deleted, and raises if the client may not do that.
         """
         self._entities.tier.require_premium("the subscriptions of JMS clients")
-        self._entities.elsewhere.refuse("a subscription that a JMS client makes")
+        if not self._entities.elsewhere.has_catalog:
+            await self._entities.elsewhere.linked_entities.consume(topic.path, wanted, _refusal(authorize))
+            subscription = self.find(wanted.scope)
+            subscription.holders.add(holder)
+            return subscription
         async with self._entities.changing:
             present = self._look_up(wanted.scope)
-            if present is not None and not _fits(present, topic, wanted):
+            in_use = present is not None and await self._is_held(present)
+            if present is not None and not _fits(present, topic, wanted, in_use=in_use):
                 authorize()
                 await self._entities.remove(present)
                 present = None
@@ -88,17 +93,34 @@ class ClientSubscriptions:
             present.holders.add(holder)
             return present
 
+    async def consume_known(self, subscription: Subscription, holder: Hashable) -> None:
+        """`holder` consumes a subscription that exists, as the only one."""
+        if not self._entities.elsewhere.has_catalog:
+            await self._entities.elsewhere.linked_entities.consume_known(subscription.path)
+        else:
+            async with self._entities.changing:
+                await self._refuse_held(subscription)
+        subscription.holders.add(holder)
+
     async def unsubscribe(self, subscription: Subscription, holder: Hashable) -> None:
         """Delete a subscription. Refused while somebody other than `holder` consumes it."""
-        self._entities.elsewhere.refuse("a subscription that a JMS client makes")
+        subscription.holders.discard(holder)
+        if not self._entities.elsewhere.has_catalog:
+            await self._entities.elsewhere.linked_entities.unsubscribe(subscription.path)
+            return
         async with self._entities.changing:
-            if subscription.deleted:
-                return
-            if subscription.holders - {holder}:
-                raise SubscriptionInUse(
-                    f"The subscription '{subscription.path}' has an active consumer; close it first."
-                )
-            await self._entities.remove(subscription)
+            if not subscription.deleted:
+                await self._refuse_held(subscription)
+                await self._entities.remove(subscription)
+
+    async def _is_held(self, subscription: Subscription) -> bool:
+        return bool(subscription.holders) or await self._entities.elsewhere.is_held(subscription.path)
+
+    async def _refuse_held(self, subscription: Subscription) -> None:
+        if await self._is_held(subscription):
+            raise SubscriptionInUse(
+                f"The subscription '{subscription.path}' has an active consumer; close it first."
+            )
 
     def _look_up(self, scope: ClientScope) -> Subscription | None:
         name = str(scope)
@@ -115,7 +137,16 @@ class ClientSubscriptions:
             present.topic.rules_changed()
 
 
-def _fits(present: Subscription, topic: Topic, wanted: WantedSubscription) -> bool:
+def _refusal(authorize: Callable[[], None]) -> str | None:
+    """Why a client may not create or delete entities."""
+    try:
+        authorize()
+    except Unauthorized as refusal:
+        return str(refusal)
+    return None
+
+
+def _fits(present: Subscription, topic: Topic, wanted: WantedSubscription, *, in_use: bool) -> bool:
     """Whether the subscription is what the consumer wants. `SubscriptionInUse` if it cannot have it."""
     description, path = present.description, present.path
     if description.shared not in (None, wanted.shared):
@@ -123,14 +154,14 @@ def _fits(present: Subscription, topic: Topic, wanted: WantedSubscription) -> bo
         raise SubscriptionInUse(
             f"The subscription '{path}' is {kind}. A shared and an unshared one cannot have the same name."
         )
-    if present.holders and not wanted.shared:
+    if in_use and not wanted.shared:
         raise SubscriptionInUse(
             f"Cannot create a new consumer on the subscription '{path}', because it is unshared and has an "
             "active consumer."
         )
     if present.topic is topic and description.selector in (None, wanted.selector):
         return True
-    if present.holders:
+    if in_use:
         raise SubscriptionInUse(
             f"The subscription '{path}' has active consumers, and this consumer asks for another topic or "
             "another selector."

@@ -16,22 +16,53 @@ from bendybus.names import EntityPath, Instant, PartitionNumber
 from bendybus.store.catalog import EntityRecord
 
 if TYPE_CHECKING:
+    from bendybus.broker.client_subscriptions import WantedSubscription
     from bendybus.broker.queue import Queue
     from bendybus.broker.topic import Topic
 
-__all__ = ["Alone", "Elsewhere"]
+__all__ = ["Alone", "Elsewhere", "LinkedEntities"]
+
+
+class LinkedEntities(Protocol):
+    """Entities that links make (gateway/client_entities.py): asks the broker that has the catalog.
+
+    A link is a holder at its own broker only. The broker that has the catalog asks the others before it
+    deletes what a link might hold.
+    """
+
+    async def create_temporary(self, path: EntityPath, *, is_topic: bool) -> None:
+        """Nobody deletes it before the caller has had time to hold it."""
+
+    async def create_missing(self, path: EntityPath, *, is_topic: bool, idle_s: float | None) -> None: ...
+
+    async def consume(self, topic: EntityPath, wanted: WantedSubscription, refusal: str | None) -> None:
+        """`refusal`: why the client may not create or delete entities, if it may not."""
+
+    async def consume_known(self, path: EntityPath) -> None:
+        """`SubscriptionInUse` if somebody holds the subscription."""
+
+    async def unsubscribe(self, path: EntityPath) -> None:
+        """Delete a subscription that the caller has let go of. `SubscriptionInUse` if somebody holds it."""
+
+    async def release(self, path: EntityPath) -> None:
+        """The caller has let go of a temporary entity. Returns when it is deleted, if nobody holds it."""
 
 
 class Elsewhere(Protocol):
-    """The other brokers. Only the broker with the catalog calls methods that change entities."""
+    """The other brokers. Only the broker with the catalog calls methods that change entities. Other brokers
+    use `change_rules` and `linked_entities` only.
+    """
 
     has_catalog: bool
     """Whether this broker has the catalog, and so makes the changes."""
-    owners_change: bool
-    """Whether a partition may pass from one broker to another while the server runs."""
+    has_others: bool
+    """Whether there are other brokers, whose links may hold entities too."""
 
     common: Container[str] | None
     """The stores that all brokers have, and that new partitions may be placed in; None for all stores."""
+
+    @property
+    def linked_entities(self) -> LinkedEntities: ...
 
     @property
     def store_names(self) -> Set[str]:
@@ -85,6 +116,9 @@ class Elsewhere(Protocol):
     async def last_use(self, path: EntityPath) -> Instant | None:
         """When clients of other brokers last used the entity; None if one of them cannot be asked."""
 
+    async def is_held(self, path: EntityPath) -> bool:
+        """Whether a link of another broker holds the entity. `StoreUnavailable` if one cannot be asked."""
+
     async def change_rules(
         self,
         topic_path: str,
@@ -100,7 +134,7 @@ class Alone:
     """`Elsewhere` of a broker that has no others."""
 
     has_catalog = True
-    owners_change = False
+    has_others = False
     common: Container[str] | None = None
     store_names: Set[str] = frozenset()
 
@@ -149,6 +183,13 @@ class Alone:
 
     async def last_use(self, path: EntityPath) -> Instant | None:
         return Instant(0)
+
+    async def is_held(self, path: EntityPath) -> bool:
+        return False
+
+    @property
+    def linked_entities(self) -> LinkedEntities:
+        raise AssertionError("the catalog is here")
 
     async def change_rules(
         self,

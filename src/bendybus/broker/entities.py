@@ -161,7 +161,7 @@ class Entities:
     def find(self, path: str) -> SendTarget:
         """The entity at this path, as a target. A subscription is found too; it refuses all messages."""
         entity = self.look_up(path)
-        if entity is None or entity.abandoned:
+        if entity is None or (entity.abandoned and not self.elsewhere.has_others):
             raise EntityNotFound(path)
         return entity
 
@@ -202,9 +202,9 @@ class Entities:
                 f"{label} was not created: {failure} Please retry the operation."
             ) from failure
         entity = self.open(record, claims)
-        await self.elsewhere.changed([record])
         if holder is not None:
             entity.holders.add(holder)
+        await self.elsewhere.changed([record])
         audit.record(f"{record.kind}-created", entity=record.path, partitions=record.partition_count)
         record_authorization_rules(record.path, (), entity.description.authorization_rules)
         self.tell_of(entity)

@@ -80,6 +80,9 @@ class Host(PartitionLifecycle[P]):
     def check(self, commands: Sequence[Command], at: Instant) -> None:
         """Raise if these commands of a transaction cannot be applied."""
 
+    async def verify(self, commands: Sequence[Command]) -> None:
+        self.check(commands, self.now())
+
     @abstractmethod
     def prepare(
         self, command: Command, at: Instant, *, retractable: bool = False

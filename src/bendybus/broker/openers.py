@@ -38,7 +38,6 @@ def description_of(record: EntityRecord) -> QueueDescription | TopicDescription 
 def _open_queue(entities: Entities, record: EntityRecord, at: Iterable[Located]) -> Queue:
     description = _with_partitions(QueueDescription.from_record(record.description), record)
     queue = Queue(description, record.partition_count, entities.keep_time, entities.clock, entities.entropy)
-    queue.changes_owners = entities.elsewhere.owners_change
     _add_partitions(entities, queue, record, at)
     return queue
 
@@ -73,7 +72,6 @@ def _open_subscription(entities: Entities, record: EntityRecord, at: Iterable[Lo
     subscription = Subscription(
         topic, description, record.partition_count, entities.keep_time, entities.clock, entities.entropy
     )
-    subscription.changes_owners = entities.elsewhere.owners_change
     _add_partitions(entities, subscription, record, at)
     topic.add(subscription)
     return subscription

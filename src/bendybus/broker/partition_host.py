@@ -18,7 +18,8 @@ from bendybus.broker.lifecycle import PartitionState
 from bendybus.broker.mailbox import Mailbox, OnReply
 from bendybus.broker.partition_succession import PartitionSuccession
 from bendybus.broker.payload_cache import PayloadCache
-from bendybus.broker.scans import Matches, Scan
+from bendybus.broker.scans import Scan
+from bendybus.broker.selection import Selection
 from bendybus.broker.stores import AttachedStore
 from bendybus.broker.writer import OnCommitted, Share
 from bendybus.domain.commands import (
@@ -172,10 +173,9 @@ class PartitionHost(PartitionSuccession):
             return found
         return None if self._held is None else self._held.locked(token)
 
-    def scan(self, subqueue: SubQueue, matches: Matches) -> Scan:
-        """For a receiver with a selector."""
-        self.queue.refuse_spread("a receiver with a selector")
-        return Scan(self, subqueue, matches)
+    def scan(self, subqueue: SubQueue, selection: Selection, wake: Callable[[], None]) -> Scan:
+        """For a receiver with a selector. The queue wakes it."""
+        return Scan(self, subqueue, selection.matches)
 
     def waiting(
         self, start: SequenceNumber, count: int, size_max: int, subqueue: SubQueue

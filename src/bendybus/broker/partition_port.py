@@ -18,7 +18,8 @@ from typing import Protocol, TypeAlias
 from bendybus.broker.holders import SessionHolder
 from bendybus.broker.lifecycle import Availability, StoreState
 from bendybus.broker.mailbox import OnReply
-from bendybus.broker.scans import Matches, Scan
+from bendybus.broker.scans import PartitionScan
+from bendybus.broker.selection import Selection
 from bendybus.domain.commands import Command, Reply
 from bendybus.domain.leases import LeaseRequest
 from bendybus.domain.messages import Message, SubQueue
@@ -104,7 +105,10 @@ class PartitionPort(PartitionStatus, Protocol):
         """Bring `figures` up to date."""
 
     def check(self, commands: Sequence[Command], at: Instant) -> None:
-        """Raise if it is known that these commands of a transaction cannot be applied."""
+        """Raise if it is known here that these commands of a transaction cannot be applied."""
+
+    async def verify(self, commands: Sequence[Command]) -> None:
+        """`check` by the owner."""
 
     async def commit(self, work: Sequence[tuple[PartitionPort, Command]]) -> None:
         """Apply commands as one commit. Their partitions are in the store of this one (transactions.py)."""
@@ -145,8 +149,8 @@ class ReceivingPort(PartitionPort, Protocol):
     def release(self, tokens: Sequence[LockToken]) -> None:
         """Return messages that were locked and never sent."""
 
-    def scan(self, subqueue: SubQueue, matches: Matches) -> Scan:
-        """For a receiver with a selector."""
+    def scan(self, subqueue: SubQueue, selection: Selection, wake: Callable[[], None]) -> PartitionScan:
+        """For a receiver with a selector. `wake` is called when another broker has sent matches."""
 
     # -- payloads -----------------------------------------------------------------
 

@@ -2,7 +2,8 @@
 
 When another broker gets the partition by plan, locks, sessions, rests and leases pass to it
 (domain/volatile.py). The next owner restores them when it loads the partition, and the holders of sessions
-continue. Who owns which partition: cluster/ownership.py. What a partition does with commands: partition_host.py.
+continue. Who owns which partition: cluster/ownership.py. What a partition does with commands:
+partition_host.py.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from bendybus.broker.writer import StoreWriter
 from bendybus.domain.entities import QueueDescription
 from bendybus.domain.leases import ConsumerLeases, LeaseRequest
 from bendybus.domain.messages import SubQueue
-from bendybus.errors import EntityDisabled, InvalidOperation, NotSupported
+from bendybus.errors import EntityDisabled, InvalidOperation
 from bendybus.names import LockToken, SessionId, SessionKey
 from bendybus.session_ids import session_key
 
@@ -50,6 +50,11 @@ class QueueSupplier(Protocol):
     def unawaited(self, subqueue: SubQueue) -> None:
         """No receiver waits for messages of this sub-queue just now."""
 
+    def watch(self, waiter: Waiter, subqueue: SubQueue) -> None:
+        """Wake the waiter once, when there are new messages elsewhere. It takes none of them."""
+
+    def stop_watching(self, waiter: Waiter, subqueue: SubQueue) -> None: ...
+
 
 class Queue(Entity[ReceivingPort, PartitionHost, QueueDescription]):
     def __init__(
@@ -65,8 +70,6 @@ class Queue(Entity[ReceivingPort, PartitionHost, QueueDescription]):
         """Empty, unless the first partition is here: see `lease`."""
         self.leaving = False
         """The queue is being deleted: nothing more can be sent through it (departure.py)."""
-        self.changes_owners = False
-        """Whether partitions may pass from one broker to another while the queue exists."""
         self.suppliers: list[QueueSupplier] = []
         """One for each other broker that owns partitions of the queue."""
         self._waiting: dict[SubQueue, dict[Waiter, None]] = {subqueue: {} for subqueue in SubQueue}
@@ -96,14 +99,6 @@ class Queue(Entity[ReceivingPort, PartitionHost, QueueDescription]):
             )
         if not self.description.status.can_receive:
             raise EntityDisabled(f"'{self.path}' is {self.description.status} and gives no messages.")
-
-    def refuse_spread(self, what: str) -> None:
-        """`NotSupported` if partitions are owned by other brokers: only one broker would know of this."""
-        if self.changes_owners or len(self.own) < len(self.hosts):
-            raise NotSupported(
-                f"'{self.path}' has partitions in several brokers, and {what} cannot be used with several "
-                "yet. Use a server with one broker for it."
-            )
 
     def has_sessions(self, subqueue: SubQueue) -> bool:
         """Whether messages are received by session here. Dead letters never are."""
@@ -200,8 +195,23 @@ class Queue(Entity[ReceivingPort, PartitionHost, QueueDescription]):
     def wait(self, waiter: Waiter, subqueue: SubQueue) -> None:
         self._waiting[subqueue][waiter] = None
 
+    def watch(self, waiter: Waiter, subqueue: SubQueue) -> None:
+        """`wait`, for one that looks at messages and takes none: other brokers need not send them."""
+        if self.suppliers:
+            self.wait_to_borrow(waiter, subqueue)
+            for supplier in self.suppliers:
+                supplier.watch(waiter, subqueue)
+        else:
+            self.wait(waiter, subqueue)
+
+    def stop_watching(self, waiter: Waiter, subqueue: SubQueue) -> None:
+        self.stop_waiting(waiter, subqueue)
+        self.stop_borrowing(waiter, subqueue)
+        for supplier in self.suppliers:
+            supplier.stop_watching(waiter, subqueue)
+
     def wait_to_borrow(self, waiter: Waiter, subqueue: SubQueue) -> None:
-        """`wait`, for the receivers of another broker."""
+        """`wait`, for those who want nothing from other brokers: above all, the receivers of another one."""
         self._borrowing[subqueue][waiter] = None
 
     def stop_borrowing(self, waiter: Waiter, subqueue: SubQueue) -> None:

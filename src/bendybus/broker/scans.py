@@ -5,6 +5,7 @@ stay where they are, unlocked and uncounted. The scan remembers its position, so
 each message is examined once, and is notified of messages that come back below it. Matches
 that are not locked yet are kept by number, at most a page. Memory is
 bounded: payloads are read a page at a time and dropped.
+A partition of another broker has its scan there (cluster/selecting.py).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from bendybus.domain.effects import MessagesAvailable
 from bendybus.domain.messages import Message, SubQueue
@@ -22,7 +23,7 @@ from bendybus.names import SequenceNumber
 if TYPE_CHECKING:
     from bendybus.broker.partition_host import PartitionHost
 
-__all__ = ["Matches", "Scan"]
+__all__ = ["Matches", "PartitionScan", "Scan"]
 
 # How much is examined in one turn of the loop: about two milliseconds.
 PAGE_MAX: Final = 100
@@ -38,7 +39,34 @@ Matches: TypeAlias = Callable[[Message, bytes], bool]
 """Whether a message with this payload matches."""
 
 
+class PartitionScan(Protocol):
+    """What a receiver knows about its scan of a partition, wherever that is."""
+
+    @property
+    def has_found(self) -> bool:
+        """Whether there are matches that could be locked at once."""
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the receiver is to call `examine`."""
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether another broker is finding out what matches. The receiver is woken when it is known."""
+
+    def lock(self, count: int) -> list[Message]: ...
+    def examine(self, done: Callable[[BrokerError | None], None]) -> None: ...
+    def rest(self, *, soon: bool) -> None:
+        """The receiver wants no more for now. `soon`: it may have new credit in a moment."""
+
+    def close(self) -> None: ...
+
+
 class Scan:
+    """A scan of a partition of this broker."""
+
+    is_unknown: Final = False
+
     def __init__(self, host: PartitionHost, subqueue: SubQueue, matches: Matches) -> None:
         self._host = host
         self._subqueue = subqueue
@@ -53,6 +81,9 @@ class Scan:
 
     def close(self) -> None:
         self._host.scans.pop(self, None)
+
+    def rest(self, *, soon: bool) -> None:
+        """What was found stays available to others, so there is nothing to do."""
 
     @property
     def has_found(self) -> bool:

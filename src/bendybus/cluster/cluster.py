@@ -17,6 +17,7 @@ from typing import Final
 from bendybus.broker.queue import Queue
 from bendybus.broker.topic import Topic
 from bendybus.cluster.link import Identity
+from bendybus.cluster.linked_entities import LinkedEntitiesElsewhere
 from bendybus.cluster.peers import Peer, Peers
 from bendybus.cluster.remote import RemotePartition, RemoteQueuePartition, RemoteStore
 from bendybus.domain.filters import RuleDescription, rule_to_record
@@ -34,6 +35,8 @@ LOOK_AGAIN_S: Final = 0.02
 class Cluster:
     """`Elsewhere` of one broker."""
 
+    has_others = True
+
     def __init__(
         self,
         me: Identity,
@@ -46,9 +49,10 @@ class Cluster:
         """`owners`: the broker of each messaging store, None if no broker owns it yet. `catalog`: the broker
         that has the catalog. `owners_change`: whether stores may pass from one broker to another."""
         self.me = me
-        self.owners_change = owners_change
+        self._owners_change = owners_change
         self.peers = Peers(me, members)
         self.has_catalog = me.broker == catalog
+        self.linked_entities = LinkedEntitiesElsewhere(self)
         self.term = 0
         """Of the broker that has the catalog: what earlier ones still say is not heard."""
         self._owners = dict(owners)
@@ -62,7 +66,7 @@ class Cluster:
         """The settings of the namespace, where the catalog is."""
 
     def refuse(self, what: str, in_cluster: str = "") -> None:
-        advice = in_cluster if self.owners_change and in_cluster else "Use a server with one broker for it."
+        advice = in_cluster if self._owners_change and in_cluster else "Use a server with one broker for it."
         raise NotSupported(
             f"This server has several brokers, and {what} cannot be used with several yet. {advice}"
         )
@@ -231,6 +235,12 @@ class Cluster:
             except BrokerError:
                 return None
         return last
+
+    async def is_held(self, path: EntityPath) -> bool:
+        for peer in list(self.peers.by_name.values()):
+            if await peer.call("is-held", path, bool):
+                return True
+        return False
 
     # -- changes, elsewhere -------------------------------------------------------
 

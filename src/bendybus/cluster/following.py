@@ -29,6 +29,7 @@ from bendybus.cluster.cluster import Cluster
 from bendybus.cluster.frames import Frame
 from bendybus.cluster.items import Call
 from bendybus.cluster.link import PeerLink
+from bendybus.cluster.linked_entities import LinkedEntityCalls
 from bendybus.cluster.serving import Calls
 from bendybus.domain.access import rules_from_record
 from bendybus.domain.entities import normalise_path
@@ -147,6 +148,7 @@ class Following:
             "consumer-lease": self._consumer_lease,
             "snapshot": self._snapshot,
             "change-rules": self._change_rules,
+            **LinkedEntityCalls(self._broker, self._cluster).calls(),
             **{name: partial(self._obey, order) for name, order in orders.items()},
         }
 

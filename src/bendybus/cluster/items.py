@@ -4,7 +4,10 @@ An item is a small typed record. Commands and replies are those of the domain, e
 numbers are part of the protocol: a number is never used again for something else.
 
     Ask, Commit, Read, LookUp, Call   are answered once, by Answer, Payloads, Figures, Returned or Refusal
-    Demand, SessionDemand             say how much the owner may give in all; Supply and SessionSupply give it
+    Demand, SessionDemand, SelectiveDemand
+                                      say how much the owner may give in all; Supply, SessionSupply and
+                                      SelectiveSupply give it
+    Watch                             is answered by News, once, whenever that is
     Serving, Owns, Status, SessionLost  tell what has changed at the owner
 """
 
@@ -31,6 +34,7 @@ __all__ = [
     "Hello",
     "Item",
     "LookUp",
+    "News",
     "Owns",
     "Payloads",
     "Ping",
@@ -38,12 +42,15 @@ __all__ = [
     "Read",
     "Refusal",
     "Returned",
+    "SelectiveDemand",
+    "SelectiveSupply",
     "SessionDemand",
     "SessionLost",
     "SessionSupply",
     "Serving",
     "Status",
     "Supply",
+    "Watch",
     "kind_of",
 ]
 
@@ -167,6 +174,8 @@ class Commit(msgspec.Struct, array_like=True, frozen=True, tag=11):
 
     id: int
     work: list[Ask]
+    only_checks: bool = False
+    """Whether the commands are only checked: they are committed later."""
 
 
 class Read(msgspec.Struct, array_like=True, frozen=True, tag=12):
@@ -288,6 +297,45 @@ class SessionLost(msgspec.Struct, array_like=True, frozen=True, tag=34):
     token: bytes
 
 
+class SelectiveDemand(msgspec.Struct, array_like=True, frozen=True, tag=35):
+    """`Demand` for one receiver with a selector. Without a limit, the receiver is gone."""
+
+    path: str
+    generation: str
+    subqueue: int
+    receiver: int
+    """A number that the asking broker has given the receiver."""
+    selector: str
+    limit: int | None
+
+
+class SelectiveSupply(msgspec.Struct, array_like=True, frozen=True, tag=36):
+    """`Supply` for one receiver with a selector."""
+
+    path: str
+    generation: str
+    receiver: int
+    limit: int
+    number: int
+    messages: Raw
+
+
+class Watch(msgspec.Struct, array_like=True, frozen=True, tag=37):
+    """The owner is to say once when there are new messages: somebody looks at them, and takes none."""
+
+    path: str
+    generation: str
+    subqueue: int
+
+
+class News(msgspec.Struct, array_like=True, frozen=True, tag=38):
+    """There are new messages for those who watch."""
+
+    path: str
+    generation: str
+    subqueue: int
+
+
 # -- what has changed -------------------------------------------------------------
 
 
@@ -333,6 +381,10 @@ Item: TypeAlias = (
     | SessionDemand
     | SessionSupply
     | SessionLost
+    | SelectiveDemand
+    | SelectiveSupply
+    | Watch
+    | News
     | Serving
     | Owns
     | Status

@@ -8,6 +8,7 @@ lent in the same way, and are returned when the connection is lost. The other si
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -15,13 +16,17 @@ from typing import TYPE_CHECKING, Final
 from bendybus.broker.host import ignore
 from bendybus.broker.partition_host import PartitionHost
 from bendybus.broker.queue import Queue
-from bendybus.cluster.items import SessionLost, SessionSupply, Supply
+from bendybus.broker.scans import Scan
+from bendybus.broker.selection import Selection
+from bendybus.cluster.items import Item, News, SelectiveSupply, SessionLost, SessionSupply, Supply
 from bendybus.domain.messages import Message, SubQueue
 from bendybus.domain.session_commands import ReleaseSession, SessionAccepted, SessionLock
 from bendybus.errors import BrokerError
 from bendybus.names import LockToken
 
 if TYPE_CHECKING:
+    from msgspec import Raw
+
     from bendybus.cluster.link import PeerLink
 
 __all__ = ["Borrower", "Lender", "LentSession"]
@@ -74,11 +79,17 @@ class Borrower:
                 break
             if host in self._reading:
                 continue
-            messages = host.lock(wanted, PAGE_BYTES_MAX, self._subqueue)
+            messages = self._lock(host, wanted)
             if messages:
                 self._lend(host, messages)
-                more |= host not in self._reading and host.available(self._subqueue) > 0
+                more |= host not in self._reading and self._has_more(host)
         return more
+
+    def _lock(self, host: PartitionHost, count: int) -> list[Message]:
+        return host.lock(count, PAGE_BYTES_MAX, self._subqueue)
+
+    def _has_more(self, host: PartitionHost) -> bool:
+        return host.available(self._subqueue) > 0
 
     def _lend(self, host: PartitionHost, messages: list[Message]) -> None:
         self._given += len(messages)
@@ -115,24 +126,100 @@ class Borrower:
     def _send(
         self, host: PartitionHost, messages: Sequence[Message], payloads: Sequence[bytes] | None = None
     ) -> None:
-        queue, link = self._queue, self._link
-        body = link.writer.encoded_messages(messages, payloads)
-        link.send(
-            Supply(queue.path, queue.generation, self._subqueue, None, self._answered, host.number, body)
-        )
+        body = self._link.writer.encoded_messages(messages, payloads)
+        self._link.send(self._supply(self._answered, host.number, body))
 
     def _answer(self) -> None:
         """Say that there is no more now, once that is known."""
         if self._answered == self._limit or self._reading or self._queue.loading_here:
             return
         self._answered = self._limit
-        queue, link = self._queue, self._link
-        nothing = link.writer.encoded_messages(())
-        link.send(Supply(queue.path, queue.generation, self._subqueue, None, self._limit, -1, nothing))
+        self._link.send(self._supply(self._limit, -1, self._link.writer.encoded_messages(())))
+
+    def _supply(self, limit: int, number: int, messages: Raw) -> Item:
+        queue = self._queue
+        return Supply(queue.path, queue.generation, self._subqueue, None, limit, number, messages)
 
     def close(self) -> None:
         self._closed = True
         self._queue.stop_borrowing(self, self._subqueue)
+
+
+class SelectiveBorrower(Borrower):
+    """`Waiter` of its queue, for one receiver of another broker. See gateway/selective_receiver.py."""
+
+    def __init__(
+        self, link: PeerLink, queue: Queue, subqueue: SubQueue, number: int, selection: Selection
+    ) -> None:
+        super().__init__(link, queue, subqueue)
+        self._number = number
+        self._selection = selection
+        self._scans: dict[PartitionHost, Scan] = {}
+
+    def wake(self) -> None:
+        if self._closed:
+            return
+        own = set(self._queue.own.values())
+        for host in self._scans.keys() - own:
+            # Another broker owns it.
+            self._scans.pop(host).close()
+        super().wake()
+
+    def _scan(self, host: PartitionHost) -> Scan:
+        scan = self._scans.get(host)
+        if scan is None:
+            scan = self._scans[host] = host.scan(self._subqueue, self._selection, self.wake)
+        return scan
+
+    def _lock(self, host: PartitionHost, count: int) -> list[Message]:
+        scan = self._scan(host)
+        messages = scan.lock(count)
+        if not messages and scan.is_behind:
+            self._examine(host, scan)
+            messages = scan.lock(count)
+        if not messages:
+            self._go_on_later(host)
+        return messages
+
+    def _has_more(self, host: PartitionHost) -> bool:
+        self._go_on_later(host)
+        return self._scan(host).has_found
+
+    def _examine(self, host: PartitionHost, scan: Scan) -> None:
+        is_at_once = True
+
+        def examined(failure: BrokerError | None) -> None:
+            self._reading.discard(host)
+            if not is_at_once:
+                if failure is not None:
+                    # Before the wake, which reads again: a drain must not wait for a partition that is away.
+                    self._answer()
+                self.wake()
+
+        self._reading.add(host)
+        scan.examine(examined)
+        is_at_once = False
+
+    def _go_on_later(self, host: PartitionHost) -> None:
+        """There may be more: continue in another turn of the event loop."""
+        scan = self._scan(host)
+        if host not in self._reading and not scan.has_found and scan.is_behind:
+            self._reading.add(host)
+            asyncio.get_running_loop().call_soon(partial(self._look_further, host))
+
+    def _look_further(self, host: PartitionHost) -> None:
+        self._reading.discard(host)
+        self.wake()
+
+    def _supply(self, limit: int, number: int, messages: Raw) -> Item:
+        queue = self._queue
+        return SelectiveSupply(queue.path, queue.generation, self._number, limit, number, messages)
+
+    def close(self) -> None:
+        super().close()
+        for scan in self._scans.values():
+            scan.close()
+        self._scans.clear()
 
 
 class SessionBorrower:
@@ -177,6 +264,21 @@ class SessionBorrower:
     def close(self) -> None:
         self._limit = self._given
         self._queue.stop_borrowing(self, SubQueue.MAIN)
+
+
+class Watcher:
+    """`Waiter` of its queue, for those of another broker that look at messages and take none."""
+
+    def __init__(self, link: PeerLink, queue: Queue, subqueue: SubQueue) -> None:
+        self._link = link
+        self._queue = queue
+        self._subqueue = subqueue
+
+    def wake(self) -> None:
+        self._link.send(News(self._queue.path, self._queue.generation, self._subqueue))
+
+    def close(self) -> None:
+        self._queue.stop_borrowing(self, self._subqueue)
 
 
 class LentSession:
@@ -259,7 +361,9 @@ class Lender:
     def __init__(self, link: PeerLink) -> None:
         self.link = link
         self._borrowers: dict[tuple[Queue, SubQueue], Borrower] = {}
+        self._selecting: dict[tuple[Queue, int], SelectiveBorrower] = {}
         self._seekers: dict[tuple[Queue, bool], SessionBorrower] = {}
+        self._watchers: dict[tuple[Queue, SubQueue], Watcher] = {}
         self._sessions: dict[LockToken, LentSession] = {}
 
     def demand(self, queue: Queue, subqueue: SubQueue, limit: int) -> None:
@@ -267,6 +371,27 @@ class Lender:
         if borrower is None:
             borrower = self._borrowers[queue, subqueue] = Borrower(self.link, queue, subqueue)
         borrower.demand(limit)
+
+    def demand_selected(
+        self, queue: Queue, subqueue: SubQueue, number: int, selector: str, limit: int | None
+    ) -> None:
+        """`limit`: None if the receiver is gone."""
+        borrower = self._selecting.get((queue, number))
+        if limit is None:
+            if borrower is not None:
+                self._selecting.pop((queue, number)).close()
+            return
+        if borrower is None:
+            selection = Selection.parse(selector)
+            borrower = SelectiveBorrower(self.link, queue, subqueue, number, selection)
+            self._selecting[queue, number] = borrower
+        borrower.demand(limit)
+
+    def watch(self, queue: Queue, subqueue: SubQueue) -> None:
+        watcher = self._watchers.get((queue, subqueue))
+        if watcher is None:
+            watcher = self._watchers[queue, subqueue] = Watcher(self.link, queue, subqueue)
+        queue.wait_to_borrow(watcher, subqueue)
 
     def demand_in_session(self, token: LockToken, limit: int) -> None:
         session = self._sessions.get(token)
@@ -294,15 +419,21 @@ class Lender:
         """The entity is deleted."""
         for key in [key for key in self._borrowers if key[0] is queue]:
             self._borrowers.pop(key).close()
+        for selecting in [key for key in self._selecting if key[0] is queue]:
+            self._selecting.pop(selecting).close()
         for other in [key for key in self._seekers if key[0] is queue]:
             self._seekers.pop(other).close()
+        for watched in [key for key in self._watchers if key[0] is queue]:
+            self._watchers.pop(watched).close()
 
     def close(self) -> None:
         """The connection is lost: nothing more is lent, and its sessions are free."""
-        for borrower in self._borrowers.values():
+        for borrower in (*self._borrowers.values(), *self._selecting.values()):
             borrower.close()
         for seeker in self._seekers.values():
             seeker.close()
+        for watcher in self._watchers.values():
+            watcher.close()
         for session in list(self._sessions.values()):
             self.forget(session.lock)
             session.host.submit(ReleaseSession(session.lock), ignore)

@@ -142,8 +142,10 @@ class Ownership:
             if not self._is_new(name) and self._cluster.peers.reaches(wanted[name]):
                 await self.release(name, wanted[name])
         mine = [name for name, owner in wanted.items() if owner == me and name not in self._own]
-        for name in [name for name in self._candidates if name not in (*mine, *self._taking)]:
-            await asyncio.to_thread(self._candidates.pop(name).close)
+        for name in [name for name in self._candidates if name not in mine]:
+            # Asked for each one: while one is closed, the next may begin to be taken over.
+            if name in self._candidates and name not in self._taking:
+                await asyncio.to_thread(self._candidates.pop(name).close)
         for name in mine:
             self._take_soon(name)
         for name in [name for name in self._unsure if name not in (*mine, *self._taking)]:

@@ -23,8 +23,10 @@ from bendybus.cluster.frames import Frame, FrameError, refusal_of
 from bendybus.cluster.items import (
     Call,
     Item,
+    News,
     Owns,
     Returned,
+    SelectiveSupply,
     Serving,
     SessionLost,
     SessionSupply,
@@ -47,7 +49,7 @@ logger = logging.getLogger(__name__)
 GRACE_S: Final = 5.0
 RECONNECT_S: Final = 0.05
 
-_SUPPLIES: Final = (Supply, SessionSupply, SessionLost, Status)
+_SUPPLIES: Final = (Supply, SessionSupply, SelectiveSupply, News, SessionLost, Status)
 
 T = TypeVar("T")
 
@@ -235,7 +237,9 @@ class Peer:
 
     # -- what it says -------------------------------------------------------------
 
-    def received(self, frame: Frame, item: Supply | SessionSupply | SessionLost | Status) -> None:
+    def received(
+        self, frame: Frame, item: Supply | SessionSupply | SelectiveSupply | News | SessionLost | Status
+    ) -> None:
         known = self._known.get(item.path)
         if known is None or known.generation != item.generation:
             return
@@ -251,9 +255,15 @@ class Peer:
             raise FrameError(f"messages of '{item.path}', which has none to give")
         if isinstance(item, SessionLost):
             supplier.lose_session(LockToken(item.token))
+        elif isinstance(item, News):
+            supplier.news(SubQueue(item.subqueue))
         elif isinstance(item, SessionSupply):
             accepted = frame.accepted(item.accepted)
             supplier.session_supplied(item.exclusive, item.limit, PartitionNumber(item.number), accepted)
+        elif isinstance(item, SelectiveSupply):
+            messages = frame.messages(item.messages)
+            number = PartitionNumber(item.number)
+            supplier.selections.supplied(item.receiver, item.limit, number, messages)
         else:
             session = None if item.session is None else LockToken(item.session)
             messages = frame.messages(item.messages)

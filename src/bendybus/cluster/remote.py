@@ -21,7 +21,7 @@ from bendybus.broker.lifecycle import Availability, StoreState
 from bendybus.broker.mailbox import Leftovers, Mailbox, OnReply
 from bendybus.broker.partition_port import OnEnded, OnPayloads, PartitionPort
 from bendybus.broker.queue import Queue
-from bendybus.broker.scans import Matches, Scan
+from bendybus.broker.selection import Selection
 from bendybus.broker.topic import Topic
 from bendybus.cluster.answers import (
     RemoteFigures,
@@ -33,6 +33,7 @@ from bendybus.cluster.answers import (
 )
 from bendybus.cluster.detached import receive_elsewhere
 from bendybus.cluster.items import Ask, Commit, LookUp, Read
+from bendybus.cluster.selecting import RemoteScan
 from bendybus.domain.commands import Command, Peek, Release, Reply
 from bendybus.domain.leases import LeaseRequest
 from bendybus.domain.messages import Message, SubQueue
@@ -44,7 +45,6 @@ from bendybus.domain.session_commands import (
 from bendybus.errors import (
     BrokerError,
     EntityNotFound,
-    NotSupported,
     PartitionMoved,
     StoreUnavailable,
     Unavailable,
@@ -196,6 +196,14 @@ class RemotePartition(Generic[E]):
 
     async def commit(self, work: Sequence[tuple[PartitionPort, Command]]) -> None:
         """All partitions of a transaction are in one store, so they have one owner, which commits."""
+        await self._ask_owner(work)
+
+    async def verify(self, commands: Sequence[Command]) -> None:
+        await self._ask_owner([(self, command) for command in commands], only_checks=True)
+
+    async def _ask_owner(
+        self, work: Sequence[tuple[PartitionPort, Command]], *, only_checks: bool = False
+    ) -> None:
         await self._owned()
         if self._pass_on is not None:
             raise PartitionMoved(f"Partition {self.number} of '{self.path}' has another owner now.")
@@ -208,7 +216,7 @@ class RemotePartition(Generic[E]):
             for port, command in work:
                 assert isinstance(port, RemotePartition)
                 asks.append(port._ask(link.writer.command, command, 0))
-            return Commit(request, asks)
+            return Commit(request, asks, only_checks)
 
         await answered(partial(link.request, make, read_reply))
 
@@ -288,11 +296,8 @@ class RemoteQueuePartition(RemotePartition[Queue]):
     def release(self, tokens: Sequence[LockToken]) -> None:
         self.submit(Release(tokens), ignore)
 
-    def scan(self, subqueue: SubQueue, matches: Matches) -> Scan:
-        raise NotSupported(
-            f"'{self.path}' has partitions in several brokers, and receivers with selectors cannot use those "
-            "yet. Use a rule of a subscription, or a server with one broker."
-        )
+    def scan(self, subqueue: SubQueue, selection: Selection, wake: Callable[[], None]) -> RemoteScan:
+        return self._supplier.selections.scan(self.number, subqueue, selection, wake)
 
     # -- payloads -----------------------------------------------------------------
 

@@ -37,9 +37,11 @@ from bendybus.cluster.items import (
     Payloads,
     Read,
     Returned,
+    SelectiveDemand,
     Serving,
     SessionDemand,
     Status,
+    Watch,
     kind_of,
 )
 from bendybus.cluster.lending import Lender
@@ -47,7 +49,14 @@ from bendybus.cluster.link import PeerLink
 from bendybus.domain.commands import Command, Done, Reply
 from bendybus.domain.messages import SubQueue
 from bendybus.domain.session_commands import AcceptSession, ReleaseSession, SessionAccepted, SessionLock
-from bendybus.errors import BrokerError, EntityNotFound, PartitionMoved, StoreUnavailable, Unavailable
+from bendybus.errors import (
+    ArgumentError,
+    BrokerError,
+    EntityNotFound,
+    PartitionMoved,
+    StoreUnavailable,
+    Unavailable,
+)
 from bendybus.names import LockToken, PartitionNumber
 
 __all__ = ["Calls", "Service"]
@@ -163,7 +172,7 @@ class Service:
         match item:
             case Ask():
                 self._ask(link, frame, item)
-            case Demand() | SessionDemand():
+            case Demand() | SessionDemand() | SelectiveDemand() | Watch():
                 self._demand(link, item)
             case Read():
                 self._read(link, item)
@@ -228,7 +237,7 @@ class Service:
             self._lenders[link].hold(host, entity, reply.lock)
         link.send(Answer(request, kind_of(reply), link.writer.encoded(reply, REPLY_BYTES_MAX)))
 
-    def _demand(self, link: PeerLink, item: Demand | SessionDemand) -> None:
+    def _demand(self, link: PeerLink, item: Demand | SessionDemand | SelectiveDemand | Watch) -> None:
         try:
             queue = self._entity(item.path, item.generation)
         except EntityNotFound:
@@ -239,6 +248,14 @@ class Service:
         lender = self._lenders[link]
         if isinstance(item, SessionDemand):
             lender.demand_sessions(queue, item.exclusive, item.limit)
+        elif isinstance(item, Watch):
+            lender.watch(queue, SubQueue(item.subqueue))
+        elif isinstance(item, SelectiveDemand):
+            try:
+                subqueue = SubQueue(item.subqueue)
+                lender.demand_selected(queue, subqueue, item.receiver, item.selector, item.limit)
+            except ArgumentError as refusal:
+                raise FrameError(f"a selector that cannot be read: {refusal}") from None
         elif item.session is not None:
             lender.demand_in_session(LockToken(item.session), item.limit)
         else:
@@ -279,7 +296,11 @@ class Service:
         work = [
             (self._host(ask.path, ask.generation, ask.number)[1], frame.command(ask)) for ask in item.work
         ]
-        await commit_here(work)
+        if item.only_checks:
+            for host, command in work:
+                await host.verify([command])
+        else:
+            await commit_here(work)
         link.send(Answer(item.id, kind_of(Done()), link.writer.encoded(Done())))
 
     async def _call(self, link: PeerLink, frame: Frame, item: Call) -> None:

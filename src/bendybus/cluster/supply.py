@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from bendybus.broker.holders import SessionHolder
-from bendybus.broker.queue import Queue
-from bendybus.cluster.items import Demand, Item, SessionDemand
+from bendybus.broker.queue import Queue, Waiter
+from bendybus.cluster.arrivals import KEEP_S, Arrivals, Line
+from bendybus.cluster.items import Demand, Item, SessionDemand, Watch
+from bendybus.cluster.selecting import GiveBack, Selections
 from bendybus.domain.messages import Message, SubQueue
 from bendybus.domain.session_commands import SessionAccepted, SessionLock
 from bendybus.names import LockToken, PartitionNumber
@@ -30,90 +32,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Supplier"]
 
-# The most that is asked for at once: what a receiver takes from a partition at once, a few times over.
-DEMAND_MAX: Final = 1000
-# A receiver that goes on has new credit before that. Otherwise messages are of more use to receivers of
-# other brokers.
-KEEP_S: Final = 0.1
 
-GiveBack = Callable[[PartitionNumber, Sequence[Message]], None]
-
-
-class _Line:
-    """One demand: how much was asked for, how much has arrived."""
-
-    __slots__ = ("answered", "arrived", "limit", "unwanted", "wanted")
-
-    def __init__(self) -> None:
-        self.limit = 0
-        """How much the owner may give in all."""
-        self.arrived = 0
-        self.answered = 0
-        """The limit up to which the owner has said what it has."""
-        self.wanted = 0
-        """What receivers lacked in this turn."""
-        self.unwanted = False
-        """Nobody waits any more. What was under way goes straight back."""
-
-    def next_limit(self, waiting: bool) -> int | None:
-        """The limit to tell the owner; None if it need not be changed."""
-        limit, self.wanted = self._wanted_limit, 0
-        if not waiting or limit <= self.limit:
-            return None
-        self.limit = limit
-        return limit
-
-    @property
-    def _wanted_limit(self) -> int:
-        return self.arrived + min(self.wanted, DEMAND_MAX)
-
-    @property
-    def is_unknown(self) -> bool:
-        """Whether the owner is to be asked, or has not answered."""
-        return self.answered < self.limit or self.limit < self._wanted_limit
-
-    def withdraw(self) -> bool:
-        """Take back what has not arrived. Returns whether there was something."""
-        self.unwanted, self.wanted = True, 0
-        was_open = self.limit > self.arrived
-        self.limit = self.answered = self.arrived
-        return was_open
-
-
-class _Arrivals(_Line):
-    """Messages of one sub-queue, or of one session."""
-
-    __slots__ = ("by_partition", "keeping", "knowing", "leaving")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.by_partition: dict[PartitionNumber, deque[Message]] = {}
-        self.keeping: asyncio.TimerHandle | None = None
-        self.leaving: asyncio.TimerHandle | None = None
-        self.knowing: asyncio.Event = asyncio.Event()
-
-    def take(self, number: PartitionNumber, count: int, size_max: int) -> list[Message]:
-        """Up to so many messages of this partition with at most so many bytes, but one in any case."""
-        self.unwanted = False
-        waiting = self.by_partition.get(number)
-        taken: list[Message] = []
-        while waiting and len(taken) < count and (not taken or size_max > 0):
-            taken.append(waiting.popleft())
-            size_max -= taken[-1].size
-        if len(taken) < count and not waiting:
-            self.wanted = max(self.wanted, count - len(taken))
-        return taken
-
-    def clear(self) -> Iterator[tuple[PartitionNumber, deque[Message]]]:
-        kept, self.by_partition = self.by_partition, {}
-        yield from ((number, messages) for number, messages in kept.items() if messages)
-
-    @property
-    def is_empty(self) -> bool:
-        return not any(self.by_partition.values())
-
-
-class _Session(_Arrivals):
+class _Session(Arrivals):
     __slots__ = ("holder", "lock", "number")
 
     def __init__(self, number: PartitionNumber, lock: SessionLock, holder: SessionHolder) -> None:
@@ -133,16 +53,20 @@ class Supplier:
         self._give_back = give_back
         self._release = release
         self._link: PeerLink | None = None
-        self._arrivals = {subqueue: _Arrivals() for subqueue in SubQueue}
+        self.selections = Selections(queue, give_back)
+        """For receivers with selectors."""
+        self._arrivals = {subqueue: Arrivals() for subqueue in SubQueue}
         self._sessions: dict[LockToken, _Session] = {}
         """The sessions that receivers here hold."""
-        self._seekers = {True: _Line(), False: _Line()}
+        self._seekers = {True: Line(), False: Line()}
         """By whether the lock is exclusive."""
         self._found: dict[bool, deque[tuple[PartitionNumber, SessionAccepted]]] = {
             True: deque(),
             False: deque(),
         }
         self._asking: asyncio.Handle | None = None
+        self._watching: dict[SubQueue, dict[Waiter, None]] = {subqueue: {} for subqueue in SubQueue}
+        """Those who look at messages of the owner. While there are some, it has been asked for news."""
         self._waking: asyncio.Handle | None = None
         self._news: dict[SubQueue, None] = {}
 
@@ -152,16 +76,20 @@ class Supplier:
         """The owner knows of no demand. Receivers that wait are woken afterwards, and ask again."""
         assert self._link is None, "a connection is lost before there is another"
         self._link = link
+        self.selections.connected(link)
 
     def disconnected(self) -> None:
         """None of the requested messages will come. Sessions end with the connection, at both sides."""
         self._link = None
+        self.selections.disconnected()
+        for watching in self._watching.values():
+            watching.clear()
         for arrivals in self._arrivals.values():
             self._return_all(arrivals)
             if arrivals.leaving is not None:
                 arrivals.leaving.cancel()
-        self._arrivals = {subqueue: _Arrivals() for subqueue in SubQueue}
-        self._seekers = {True: _Line(), False: _Line()}
+        self._arrivals = {subqueue: Arrivals() for subqueue in SubQueue}
+        self._seekers = {True: Line(), False: Line()}
         for found in self._found.values():
             found.clear()
         for token in list(self._sessions):
@@ -180,6 +108,7 @@ class Supplier:
             for arrivals in (*self._arrivals.values(), *left)
             for message in arrivals.by_partition.pop(number, ())
         ]
+        untaken += self.selections.leave_partition(number)
         for exclusive, found in self._found.items():
             self._found[exclusive] = deque(each for each in found if each[0] != number)
         sessions = [(session.lock, session.holder) for session in left]
@@ -193,6 +122,7 @@ class Supplier:
     def rest(self) -> None:
         """The owner has no partition of the queue any more."""
         self._queue.suppliers.remove(self)
+        self.selections.rest()
         for subqueue in SubQueue:
             self.unwanted(subqueue)
 
@@ -242,7 +172,7 @@ class Supplier:
             loop = asyncio.get_running_loop()
             arrivals.leaving = loop.call_later(KEEP_S, self._left, subqueue, arrivals)
 
-    def _left(self, subqueue: SubQueue, arrivals: _Arrivals) -> None:
+    def _left(self, subqueue: SubQueue, arrivals: Arrivals) -> None:
         arrivals.leaving = None
         if arrivals is self._arrivals[subqueue] and not self._queue.waiting_count(subqueue):
             self.unwanted(subqueue)
@@ -275,11 +205,29 @@ class Supplier:
         if self._link is not None:
             self._link.send(item)
 
-    def _demand(self, subqueue: SubQueue, line: _Line, session: LockToken | None = None) -> Demand:
+    def _demand(self, subqueue: SubQueue, line: Line, session: LockToken | None = None) -> Demand:
         return Demand(self._queue.path, self._queue.generation, subqueue, session, line.limit)
 
-    def _session_demand(self, exclusive: bool, line: _Line) -> SessionDemand:
+    def _session_demand(self, exclusive: bool, line: Line) -> SessionDemand:
         return SessionDemand(self._queue.path, self._queue.generation, exclusive, line.limit)
+
+    def watch(self, waiter: Waiter, subqueue: SubQueue) -> None:
+        """What waits is woken when there is a connection again, and asks again."""
+        watching = self._watching[subqueue]
+        if self._link is not None:
+            if not watching:
+                self._say(Watch(self._queue.path, self._queue.generation, subqueue))
+            watching[waiter] = None
+
+    def stop_watching(self, waiter: Waiter, subqueue: SubQueue) -> None:
+        """If nobody watches any more, the next news are ignored."""
+        self._watching[subqueue].pop(waiter, None)
+
+    def news(self, subqueue: SubQueue) -> None:
+        watching = list(self._watching[subqueue])
+        self._watching[subqueue].clear()
+        for waiter in watching:
+            waiter.wake()
 
     # -- what arrives -------------------------------------------------------------
 
@@ -296,11 +244,7 @@ class Supplier:
         if arrivals is None:
             # The session was released meanwhile, and its messages with it.
             return
-        arrivals.arrived += len(messages)
-        arrivals.answered = max(arrivals.answered, min(limit, arrivals.limit))
-        arrivals.knowing.set()
-        if messages:
-            arrivals.by_partition.setdefault(number, deque()).extend(messages)
+        arrivals.arrive(limit, number, messages)
         if isinstance(arrivals, _Session):
             arrivals.holder.wake()
         elif arrivals.unwanted:
@@ -328,15 +272,11 @@ class Supplier:
                 arrivals.wanted = max(arrivals.wanted, 1)
                 self._ask_soon()
 
-    def _kept_too_long(self, arrivals: _Arrivals) -> None:
+    def _kept_too_long(self, arrivals: Arrivals) -> None:
         arrivals.keeping = None
         self._return_all(arrivals)
 
-    def _return_all(self, arrivals: _Arrivals) -> None:
-        if arrivals.keeping is not None:
-            arrivals.keeping.cancel()
-            arrivals.keeping = None
-        arrivals.knowing.set()
+    def _return_all(self, arrivals: Arrivals) -> None:
         for number, messages in arrivals.clear():
             self._give_back(number, messages)
 

@@ -208,9 +208,6 @@ def _receive(
     if session is not None and not session.exclusive and connection.client.broker.tier is not Tier.PREMIUM:
         raise NotSupported("Sessions that can be handed over need the premium tier.")
     queue.refuse_receiver(subqueue, sessionful=session is not None)
-    if filters.selection is not None:
-        # Before the link is accepted: clients retry after an error that comes later.
-        queue.refuse_spread("a receiver with a selector")
     connection.transactions.coordination(link.session).enter(queue, receives=True)
     if session is not None:
         return SessionReceiver(connection, link, queue, session)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from bendybus.amqp.performatives import SND_UNSETTLED, TransactionalState
 from bendybus.broker.partition_port import ReceivingPort
 from bendybus.broker.queue import Queue
+from bendybus.broker.selection import Selection
 from bendybus.domain.commands import Reply
 from bendybus.domain.messages import Message, MessageState, SubQueue
 from bendybus.domain.range_commands import Browse, Browsed
@@ -25,7 +26,6 @@ from bendybus.engine.sending import SendingLink
 from bendybus.envelope import render_peeked
 from bendybus.errors import BrokerError, InvalidOperation
 from bendybus.gateway.settlement import echo, rejection
-from bendybus.gateway.source_filters import Selection
 from bendybus.names import PARTITION_SHIFT, SequenceNumber, SessionId
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class Browser:
         """Show the next page if there is one, and wait for more."""
         if self._closed or self._link.credit <= 0:
             return
-        self._queue.wait(self, self.subqueue)
+        self._queue.watch(self, self.subqueue)
         if self._is_looking or not self._connection.writable:
             return
         if self._news:
@@ -199,7 +199,7 @@ class Browser:
         """Answer a drain once every partition has shown all its messages."""
         is_done = not (self._behind or self._news) or (self._link.credit <= 0 and not self._link.crowded)
         if self._link.drain and is_done and not self._is_looking and self._connection.writable:
-            self._queue.stop_waiting(self, self.subqueue)
+            self._queue.stop_watching(self, self.subqueue)
             self._link.drained()
 
     # -- outcomes -----------------------------------------------------------------
@@ -216,4 +216,4 @@ class Browser:
 
     def close(self) -> None:
         self._closed = True
-        self._queue.stop_waiting(self, self.subqueue)
+        self._queue.stop_watching(self, self.subqueue)

@@ -31,7 +31,6 @@ from bendybus.errors import (
     EntityExists,
     EntityNotFound,
     InvalidOperation,
-    SubscriptionInUse,
     Unauthorized,
 )
 from bendybus.gateway.addresses import Address
@@ -135,19 +134,22 @@ def attach_known_subscription(connection: AmqpConnection, link: SendingLink) -> 
         broker.tier.require_premium("the subscriptions of JMS clients")
         raise
     connection.client.claims.require(subscription.path, Right.LISTEN, now())
-    if subscription.holders:
-        raise SubscriptionInUse(
-            f"The subscription '{subscription.path}' has an active consumer; close it first."
-        )
     subscription.refuse_receiver(SubQueue.MAIN, sessionful=False)
-    connection.transactions.coordination(link.session).enter(subscription, receives=True)
-    subscription.holders.add(link)
-    link.answers_later = True
-    shared = bool(subscription.description.shared)
-    link.accept(source=answer_known(subscription.topic_path, shared=shared, is_global=not scope.client_id))
-    hold = Hold(broker, subscription, link, partial(_require, connection, subscription.topic_path))
-    node = Receiver(connection, link, subscription, SubQueue.MAIN)
-    return Attachment(node, subscription.path, Right.LISTEN, subscription, hold)
+
+    async def consume() -> Hold:
+        await broker.client_subscriptions.consume_known(subscription, link)
+        return Hold(broker, subscription, link, partial(_require, connection, subscription.topic_path))
+
+    def accept(hold: Hold | None) -> Attachment:
+        connection.transactions.coordination(link.session).enter(subscription, receives=True)
+        link.answers_later = True
+        shared = bool(subscription.description.shared)
+        answer = answer_known(subscription.topic_path, shared=shared, is_global=not scope.client_id)
+        link.accept(source=answer)
+        node = Receiver(connection, link, subscription, SubQueue.MAIN)
+        return Attachment(node, subscription.path, Right.LISTEN, subscription, hold)
+
+    return Attachment(Opening(connection, link, consume, accept), subscription.path, Right.LISTEN)
 
 
 def _receiver(
@@ -238,12 +240,15 @@ def attach_missing(
     _require(connection, path)
 
     async def create() -> None:
+        elsewhere = broker.entities.elsewhere
+        is_topic = TOPIC in asked
+        idle_s = _seconds(connection, TOPIC_IDLE if is_topic else QUEUE_IDLE)
         try:
-            if TOPIC in asked:
-                idle_s = _seconds(connection, TOPIC_IDLE)
+            if not elsewhere.has_catalog:
+                await elsewhere.linked_entities.create_missing(path, is_topic=is_topic, idle_s=idle_s)
+            elif is_topic:
                 await broker.topics.create(TopicDescription(path, auto_delete_on_idle_s=idle_s))
             else:
-                idle_s = _seconds(connection, QUEUE_IDLE)
                 await broker.queues.create(QueueDescription(path, auto_delete_on_idle_s=idle_s))
         except EntityExists:
             # Another link was faster.

@@ -42,7 +42,6 @@ class Hold:
             self.authorize()
             await self.broker.client_subscriptions.unsubscribe(subscription, self.link)
         except BrokerError as refusal:
-            return refusal
-        finally:
             subscription.holders.discard(self.link)
+            return refusal
         return None

@@ -3,7 +3,8 @@
 Messages that do not match stay available to others, unlocked and uncounted. The link has a
 scan of each partition (broker/scans.py) and examines one page at a time. Between two pages
 the event loop runs, so a long backlog delays no other work. A drain is answered when
-everything has been examined. Delivering and settling: receiver.py.
+everything has been examined. Partitions of another broker are examined there
+(cluster/selecting.py). Delivering and settling: receiver.py.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from typing import TYPE_CHECKING
 
 from bendybus.broker.partition_port import ReceivingPort
 from bendybus.broker.queue import Queue
+from bendybus.broker.scans import PartitionScan
+from bendybus.broker.selection import Selection
 from bendybus.domain.messages import Message, SubQueue
 from bendybus.engine.sending import SendingLink
 from bendybus.errors import BrokerError
 from bendybus.gateway.receiver import Receiver
-from bendybus.gateway.source_filters import Selection
 
 if TYPE_CHECKING:
     from bendybus.gateway.connection import AmqpConnection
@@ -35,10 +37,44 @@ class SelectiveReceiver(Receiver):
         selection: Selection,
     ) -> None:
         super().__init__(connection, link, queue, subqueue)
-        self._scans = {host: host.scan(subqueue, selection.matches) for host in queue.hosts}
+        self._selection = selection
+        self._scans: dict[ReceivingPort, PartitionScan] = {}
+
+    def _scan(self, host: ReceivingPort) -> PartitionScan:
+        scan = self._scans.get(host)
+        if scan is None:
+            # The first, or the partition has another owner now. It begins anew, as the partition itself does.
+            for former in self._scans.keys() - set(self._queue.hosts):
+                self._scans.pop(former).close()
+            scan = self._scans[host] = host.scan(self.subqueue, self._selection, self.wake)
+        return scan
+
+    def take(self) -> None:
+        super().take()
+        if self._wanted() <= 0:
+            self._rest(soon=True)
+
+    def _rest(self, *, soon: bool) -> None:
+        for scan in self._scans.values():
+            scan.rest(soon=soon)
+
+    def _wait(self) -> None:
+        if self._queue.suppliers:
+            # Those who wait in the first line make other brokers send any messages, not only these.
+            self._queue.wait_to_borrow(self, self.subqueue)
+        else:
+            super()._wait()
+
+    def _stop_waiting(self) -> None:
+        self._queue.stop_borrowing(self, self.subqueue)
+        super()._stop_waiting()
+        self._rest(soon=False)
+
+    def _loading(self) -> bool:
+        return super()._loading() or any(scan.is_unknown for scan in self._scans.values())
 
     def _lock(self, host: ReceivingPort, count: int) -> list[Message]:
-        scan = self._scans[host]
+        scan = self._scan(host)
         messages = scan.lock(count)
         if not messages and scan.is_behind:
             self._examine(host)
@@ -48,7 +84,7 @@ class SelectiveReceiver(Receiver):
         return messages
 
     def _has_more(self, host: ReceivingPort) -> bool:
-        return self._scans[host].has_found
+        return self._scan(host).has_found
 
     def _may_ask_again(self, host: ReceivingPort) -> bool:
         may_ask = super()._may_ask_again(host)
@@ -71,12 +107,12 @@ class SelectiveReceiver(Receiver):
             self.wake()
 
         self._reading.add(host)
-        self._scans[host].examine(examined)
+        self._scan(host).examine(examined)
         is_at_once = False
 
     def _go_on_later(self, host: ReceivingPort) -> None:
         """There may be more: continue in another turn of the event loop."""
-        scan = self._scans[host]
+        scan = self._scan(host)
         if host not in self._reading and not scan.has_found and scan.is_behind:
             self._reading.add(host)
             asyncio.get_running_loop().call_soon(self._look_further, host)

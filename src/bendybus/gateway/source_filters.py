@@ -7,44 +7,21 @@ selector is recognised by its descriptor, under any key.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from bendybus.amqp.performatives import Source
 from bendybus.amqp.types import Described, Symbol
+from bendybus.broker.selection import Selection
 from bendybus.domain.filters import Selector
-from bendybus.domain.messages import Message
 from bendybus.engine.sending import SendingLink
-from bendybus.envelope.contents import selector_view
-from bendybus.errors import ArgumentError, FilterError, InvalidField
+from bendybus.errors import ArgumentError, InvalidField
 from bendybus.gateway.session_filters import WantedSession, is_session_filter, wanted_session
 
-__all__ = ["SELECTOR", "Selection", "SourceFilters"]
+__all__ = ["SELECTOR", "SourceFilters"]
 
 SELECTOR: Final = "apache.org:selector-filter:string"
 SELECTOR_CODE: Final = 0x0000_468C_0000_0004
-
-
-class Selection:
-    """What a receiver wants: the messages that all of its selectors match."""
-
-    def __init__(self, selectors: Sequence[Selector]) -> None:
-        self._selectors = selectors
-
-    @property
-    def text(self) -> str:
-        """As one selector."""
-        texts = [selector.text for selector in self._selectors]
-        return texts[0] if len(texts) == 1 else " AND ".join(f"({text})" for text in texts)
-
-    def matches(self, message: Message, payload: bytes) -> bool:
-        """A message that cannot be read does not match."""
-        try:
-            view = selector_view(message, payload)
-        except FilterError:
-            return False
-        return all(selector.matches(view) for selector in self._selectors)
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,7 +174,7 @@ class Transaction:
         self._begin_work()
         self._enqueue(target, messages, identities)
 
-    def cancel_scheduled(
+    async def cancel_scheduled(
         self, entity: SendTarget, host: PartitionPort, numbers: Sequence[SequenceNumber]
     ) -> None:
         """Scheduled messages that the commit removes.
@@ -191,7 +191,9 @@ class Transaction:
         older = [number for number in numbers if number not in self._scheduled]
         if older:
             command = CancelScheduled(older)
-            host.check([command], host.now())
+            await host.verify([command])
+            # The transaction may have ended meanwhile.
+            self._begin_work()
             self.work.append((entity, command))
         for number in numbers:
             if number in self._scheduled:

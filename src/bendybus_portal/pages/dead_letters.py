@@ -200,12 +200,10 @@ class _DeadLetters:
                 if not reason:
                     current = await in_thread(describe, session.access, session.rights, path)
                     total = current.counts.get("deadLetterMessageCount")
-            new_ids, selectors = bool(ids.value), not session.rights.several_brokers
+            new_ids = bool(ids.value)
             session.jobs.start(
                 f"Resubmitting to {target}",
-                lambda job: resubmit_work(
-                    session.access, path, target, reason, new_ids, job, selectors=selectors
-                ),
+                lambda job: resubmit_work(session.access, path, target, reason, new_ids, job),
                 total,
             )
 

@@ -170,8 +170,6 @@ async def test_changes_that_cannot_be_passed_on_are_refused_by_name() -> None:
             await cluster["a"].broker.empty()
         with pytest.raises(NotSupported, match="several brokers"):
             await cluster["a"].broker.drains.begin("store-a")
-        with pytest.raises(NotSupported, match="several brokers"):
-            cluster["a"].broker.queues.get("orders").refuse_spread("this")
 
 
 async def test_the_last_use_of_an_entity_counts_wherever_it_was() -> None:

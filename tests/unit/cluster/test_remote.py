@@ -13,7 +13,18 @@ from bendybus.broker.partition_port import ReceivingPort
 from bendybus.broker.queue import Queue
 from bendybus.broker.transactions import commit
 from bendybus.cluster.remote import RemotePartition
-from bendybus.domain.commands import Complete, Done, Enqueue, Enqueued, Given, Peek, Renew, Renewed, Settled
+from bendybus.domain.commands import (
+    CancelScheduled,
+    Complete,
+    Done,
+    Enqueue,
+    Enqueued,
+    Given,
+    Peek,
+    Renew,
+    Renewed,
+    Settled,
+)
 from bendybus.domain.entities import QueueDescription
 from bendybus.domain.leases import LeaseRequest
 from bendybus.domain.messages import Message, SubQueue
@@ -25,7 +36,7 @@ from bendybus.errors import (
     ConsumerLeaseHeld,
     EntityNotFound,
     MessageLockLost,
-    NotSupported,
+    MessageNotFound,
     StoreUnavailable,
     Unavailable,
 )
@@ -629,9 +640,68 @@ async def test_messages_are_forwarded_between_brokers() -> None:
         assert len({message.sequence_number for message in taken}) == 16
 
 
-async def test_a_selector_cannot_reach_partitions_elsewhere_and_says_so() -> None:
+class Looker:
+    """One that looks at messages and takes none, as gateway/browser.py."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self.woken = asyncio.Event()
+
+    def wake(self) -> None:
+        self.woken.set()
+        self._queue.watch(self, MAIN)
+
+
+async def test_one_that_only_looks_is_told_of_new_messages_and_is_sent_none() -> None:
     async with members() as cluster:
         here = await queue_at(cluster, "b")
+        host = remote(here)[0]
+        looker = Looker(here)
+        here.watch(looker, MAIN)
+        await host.ask(Peek(SequenceNumber(0), 0))
 
-        with pytest.raises(NotSupported, match="several brokers"):
-            remote(here)[0].scan(MAIN, lambda message, payload: True)
+        await host.ask(Enqueue(made("x")))
+        await looker.woken.wait()
+
+        given = await host.ask(Peek(SequenceNumber(0), 1))
+        assert isinstance(given, Given)
+        assert texts(given.messages) == ["x"]
+        assert not here.waiting_count(MAIN)
+        await here.refresh()
+        assert host.figures is not None
+        assert host.figures.counts(MAIN).locked == 0
+        here.stop_watching(looker, MAIN)
+
+
+async def test_one_that_only_looks_makes_the_owner_give_no_more_than_receivers_want() -> None:
+    async with members() as cluster:
+        here = await queue_at(cluster, "b")
+        host = remote(here)[0]
+        looker = Looker(here)
+        here.watch(looker, MAIN)
+        await host.ask(Enqueue(made("a", "b", "c")))
+
+        (taken,) = await Taker(here, 1).has(1)
+        for _ in range(5):
+            await host.ask(Peek(SequenceNumber(0), 0))
+
+        await here.refresh()
+        assert host.figures is not None
+        assert host.figures.counts(MAIN).locked == 1
+        assert taken.lock_token is not None
+
+
+async def test_the_owner_verifies_commands_that_are_committed_later() -> None:
+    async with members() as cluster:
+        here = await queue_at(cluster, "b")
+        host = remote(here)[0]
+        await host.ask(Enqueue(made("x")))
+        absent = SequenceNumber((host.number << 48) + 7)
+
+        with pytest.raises(MessageNotFound):
+            await host.verify([CancelScheduled([absent])])
+        await host.verify([Enqueue(made("y"))])
+
+        given = await host.ask(Peek(SequenceNumber(0), 10))
+        assert isinstance(given, Given)
+        assert texts(given.messages) == ["x"]

@@ -8,7 +8,6 @@ from bendybus.auth.connection_strings import ConnectionString
 from bendybus.client import BusClient, ClientSettings, encode
 from bendybus.errors import ArgumentError
 from bendybus.operations.drafts import Draft
-from bendybus.operations.moving import Move
 from bendybus.operations.peeking import session_filter
 from bendybus.testing import Server
 from bendybus_portal.access import Access
@@ -85,16 +84,6 @@ def test_dead_letters_go_back_by_reason_by_number_and_all(access):
     back = peek_page(access, "orders", Filters()).messages
     assert len(back) == 6
     assert all("DeadLetterReason" not in each.application_properties for each in back)
-
-
-def test_dead_letters_with_one_reason_go_back_without_a_selector(access, monkeypatch):
-    """Several brokers cannot receive with selectors."""
-    dead_letter(access, ["it's gone"] * 3 + ["declined"] * 2)
-    monkeypatch.setattr(Move, "run", None)
-    job = Job(1, "", 3)
-    resubmit_work(access, "orders", "orders", "it's gone", False, job, selectors=False)
-    assert job.done == 3
-    assert scan_reasons(access, "orders").counts == {"declined": 2}
 
 
 def test_received_and_deferred_messages_are_settled(access):

@@ -17,6 +17,7 @@ from bendybus import audit
 from bendybus.auth.rights import Right
 from bendybus.broker.partition_port import ReceivingPort
 from bendybus.broker.queue import Queue
+from bendybus.broker.selection import Selection
 from bendybus.broker.turns import Turns
 from bendybus.domain.filters import Selector
 from bendybus.domain.messages import Message, MessageState
@@ -32,7 +33,6 @@ from bendybus.gateway.management.fields import (
     whole_number,
 )
 from bendybus.gateway.management.operation import Answer, Managed, Operation
-from bendybus.gateway.source_filters import Selection
 from bendybus.names import PARTITION_SHIFT, Instant, SequenceNumber, SessionId
 
 __all__ = ["OPERATIONS", "Walk", "Wanted"]

@@ -61,7 +61,7 @@ async def _cancel_scheduled_message_in_transaction(
     entity: Entity[Any, Any, Any] = managed.entity
     entity.refuse_sending(managed.subqueue)
     for host, numbers in by_partition(entity, sequence_numbers(body)).items():
-        transaction.cancel_scheduled(managed.entity, host, numbers)
+        await transaction.cancel_scheduled(managed.entity, host, numbers)
     return {}
 
 
