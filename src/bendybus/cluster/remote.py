@@ -196,12 +196,12 @@ class RemotePartition(Generic[E]):
 
     async def commit(self, work: Sequence[tuple[PartitionPort, Command]]) -> None:
         """All partitions of a transaction are in one store, so they have one owner, which commits."""
-        await self._ask_owner(work)
+        await self._let_owner_commit(work)
 
     async def verify(self, commands: Sequence[Command]) -> None:
-        await self._ask_owner([(self, command) for command in commands], only_checks=True)
+        await self._let_owner_commit([(self, command) for command in commands], only_checks=True)
 
-    async def _ask_owner(
+    async def _let_owner_commit(
         self, work: Sequence[tuple[PartitionPort, Command]], *, only_checks: bool = False
     ) -> None:
         await self._owned()
