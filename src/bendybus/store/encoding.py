@@ -26,6 +26,7 @@ __all__ = [
     "allocate",
     "collector_paused",
     "decode_rows",
+    "has_more_than_identities",
     "has_more_than_messages",
     "requests_of",
     "to_json",
@@ -285,9 +286,9 @@ def _decode_origin(sequence_number: int, hops: int, body: int, origins: dict[int
 
 def has_more_than_messages(change: PartitionChanges) -> bool:
     """Whether the change contains something that few entities have."""
-    return bool(
-        change.remembered
-        or change.forgotten_through is not None
-        or change.session_states
-        or change.transferred
-    )
+    return bool(change.remembered) or has_more_than_identities(change)
+
+
+def has_more_than_identities(change: PartitionChanges) -> bool:
+    """Whether the change contains something that few commits of any entity have."""
+    return bool(change.forgotten_through is not None or change.session_states or change.transferred)

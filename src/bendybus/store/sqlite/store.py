@@ -1,8 +1,8 @@
 """A messaging store in one SQLite file.
 
-One connection writes while another reads (connections.py). A commit of messages is a single statement
-(queries.sql, `commit`), so SQLite makes it atomic and durable. A large commit, or one that contains more than
-messages, is a transaction of several statements. Design and measurements: store/DESIGN.md.
+One connection writes while another reads (connections.py). A commit of messages and their identities is a
+single statement (queries.sql, `commit`), so SQLite makes it atomic and durable. A large commit, or one that
+contains more than these, is a transaction of several statements. Design and measurements: store/DESIGN.md.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from bendybus.store.encoding import (
     CommitRequest,
     allocate,
     collector_paused,
-    has_more_than_messages,
+    has_more_than_identities,
     requests_of,
     to_json,
 )
@@ -44,7 +44,12 @@ from bendybus.store.protocol import (
 )
 from bendybus.store.queries import load_queries, load_script
 from bendybus.store.sqlite.connections import Connections
-from bendybus.store.sqlite.encoding import CommitParameters, decode_page, encode_request
+from bendybus.store.sqlite.encoding import (
+    CommitParameters,
+    decode_page,
+    encode_identities,
+    encode_request,
+)
 from bendybus.store.sqlite.files import (
     FileKind,
     give_back,
@@ -244,16 +249,21 @@ class SqliteStore:
         noted: list[int] = []
         requests = (_encoded(each, noted) for each in requests_of(changes, self._next_id))
         request = next(requests)
-        others = [change for change in changes if has_more_than_messages(change)]
+        identities = encode_identities(changes)
+        others = [change for change in changes if has_more_than_identities(change)]
         with self._ownership_checked(), self._connections.writing() as writer:
             witness = self._connections.witness
             number = witness.next_commit
             if (another := next(requests, None)) is None and not others:
-                writer.execute(QUERIES["commit"], (*request, number))
+                writer.execute(QUERIES["commit"], (*request, identities, number))
             else:
                 with transaction(writer):
-                    for part in chain((request,), () if another is None else (another,), requests):
-                        writer.execute(QUERIES["commit"], (*part, number))
+                    for change in others:
+                        # Before new ones are added.
+                        _forget_identities(writer, change)
+                    writer.execute(QUERIES["commit"], (*request, identities, number))
+                    for part in chain(() if another is None else (another,), requests):
+                        writer.execute(QUERIES["commit"], (*part, "[]", number))
                     for change in others:
                         _commit_others(writer, change)
             witness.committed()
@@ -371,13 +381,14 @@ def _encoded(request: CommitRequest, noted: list[int]) -> CommitParameters:
     return encode_request(request, notes_removed=True)
 
 
+def _forget_identities(writer: sqlite3.Connection, change: PartitionChanges) -> None:
+    if change.forgotten_through is not None:
+        writer.execute(QUERIES["forget"], (change.key, change.forgotten_through))
+
+
 def _commit_others(writer: sqlite3.Connection, change: PartitionChanges) -> None:
     """Write what few entities have, with separate statements inside the transaction."""
     execute, key = writer.execute, change.key
-    if change.forgotten_through is not None:
-        execute(QUERIES["forget"], (key, change.forgotten_through))
-    for accepted_at, digests in change.remembered:
-        execute(QUERIES["remember"], (key, accepted_at, to_json([digest.hex() for digest in digests])))
     for each in change.session_states:
         if each.state is None:
             execute(QUERIES["forget_session_state"], (key, each.session_id))
