@@ -29,6 +29,7 @@ __all__ = [
     "has_more_than_identities",
     "has_more_than_messages",
     "requests_of",
+    "set_row_ids",
     "to_json",
 ]
 
@@ -175,6 +176,17 @@ def allocate(changes: Sequence[PartitionChanges], first: int) -> Iterator[tuple[
                 row_id += 1
             yield message, row_id
             row_id += 1
+
+
+def set_row_ids(changes: Sequence[PartitionChanges], first: int) -> int:
+    """Set the ids of messages and bodies that are stored now. Returns the next id."""
+    row_id = first - 1
+    for message, row_id in allocate(changes, first):
+        message.row_id = row_id
+        origin = message.origin
+        if origin is not None and not origin.body:
+            origin.body = row_id - 1
+    return row_id + 1
 
 
 class _NewRowIds:

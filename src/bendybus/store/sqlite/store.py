@@ -29,10 +29,10 @@ from bendybus.names import (
 )
 from bendybus.store.encoding import (
     CommitRequest,
-    allocate,
     collector_paused,
     has_more_than_identities,
     requests_of,
+    set_row_ids,
     to_json,
 )
 from bendybus.store.protocol import (
@@ -267,7 +267,7 @@ class SqliteStore:
                     for change in others:
                         _commit_others(writer, change)
             witness.committed()
-        self._set_row_ids(changes)
+        self._next_id = set_row_ids(changes, self._next_id)
         if noted:
             size_bytes = sum(message.size for change in changes for message in change.removed)
             self._removals.note(noted, size_bytes)
@@ -280,14 +280,6 @@ class SqliteStore:
             if CLAIMED_SINCE in str(error.__cause__):
                 raise PartitionMoved(f"{self._path}: {error.__cause__}") from error
             raise
-
-    def _set_row_ids(self, changes: Sequence[PartitionChanges]) -> None:
-        row_id = self._next_id - 1
-        for message, row_id in allocate(changes, self._next_id):
-            message.row_id = row_id
-            if message.origin is not None and not message.origin.body:
-                message.origin.body = row_id - 1
-        self._next_id = row_id + 1
 
     def load(self, key: PartitionKey) -> Snapshot:
         with self._connections.reading() as reader:
