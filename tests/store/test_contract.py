@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bendybus.domain.messages import Amendment, Message, MessageState, Posting, SubQueue
-from bendybus.errors import StoreError
+from bendybus.errors import PartitionMoved, StoreError
 from bendybus.names import (
     PARTITION_SHIFT,
     EntityPath,
@@ -193,6 +193,32 @@ def test_what_has_aged_is_forgotten_in_its_own_partition(bench: Bench) -> None:
     bench.reopen()
     assert remembered(bench) == [(20, second), (30, first)]
     assert remembered(bench, 1) == [(10, first), (20, second)]
+
+
+@pytest.mark.row("B-08")
+def test_one_commit_remembers_for_several_partitions_and_several_times(bench: Bench) -> None:
+    first, second = b"1" * 16, b"2" * 16
+    changes = [PartitionChanges(key, SequenceNumber(1000)) for key in bench.keys[:2]]
+    changes[0].remembered = [(Instant(10), [first, second]), (Instant(10), [second]), (Instant(20), [first])]
+    changes[1].remembered = [(Instant(10), [first])]
+    bench.store.commit(changes)
+    bench.reopen()
+    assert remembered(bench) == [(10, first), (10, second), (20, first)]
+    assert remembered(bench, 1) == [(10, first)]
+
+
+def test_what_a_commit_remembers_it_does_not_forget(bench: Bench) -> None:
+    old, new = b"1" * 16, b"2" * 16
+    remember(bench, 10, old)
+    remember(bench, 10, new, through=10)
+    assert remembered(bench) == [(10, new)]
+
+
+def test_a_commit_of_an_earlier_owner_remembers_nothing(bench: Bench) -> None:
+    bench.store.claim(bench.keys)
+    with pytest.raises(PartitionMoved):
+        remember(bench, 10, b"1" * 16)
+    assert remembered(bench) == []
 
 
 def test_more_is_remembered_than_a_page_holds(bench: Bench) -> None:

@@ -331,7 +331,7 @@ class Done:
     """A reply without content."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Enqueued:
     """This many messages have numbers from `first` on: sent, or (by `Tick`) scheduled earlier and now due.
 
@@ -345,14 +345,14 @@ class Enqueued:
     duplicates: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Given:
     """Messages handed out (locked, removed or peeked), oldest first. There may be none."""
 
     messages: list[Message]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Settled:
     """`lost`: the tokens whose lock is unknown or has expired. The other messages are settled."""
 

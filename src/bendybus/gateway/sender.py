@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from bendybus.amqp.performatives import Accepted, Target, TransactionalState
+from bendybus.amqp.performatives import ACCEPTED, Accepted, DeliveryState, Target, TransactionalState
 from bendybus.amqp.types import ULong
 from bendybus.broker.entity_faults import EntityFaults
 from bendybus.broker.partition_port import PartitionPort
@@ -22,6 +22,7 @@ from bendybus.broker.topic import SendTarget
 from bendybus.domain.commands import Enqueue, Reply
 from bendybus.domain.duplicates import Identities
 from bendybus.domain.messages import Message
+from bendybus.domain.routing import partition_of
 from bendybus.engine.deliveries import Delivery
 from bendybus.engine.receiving import ReceivingLink
 from bendybus.envelope import BATCH_FORMAT, admit, admit_batch, admit_enlisted, batched
@@ -35,7 +36,7 @@ from bendybus.errors import (
 )
 from bendybus.gateway.observer import OnReply
 from bendybus.gateway.settlement import rejection
-from bendybus.names import Instant, RoutingKey
+from bendybus.names import Instant, PartitionNumber, RoutingKey
 
 if TYPE_CHECKING:
     from bendybus.gateway.connection import AmqpConnection
@@ -122,12 +123,14 @@ class Sender:
 
     def _take(self, deliveries: Sequence[Delivery]) -> None:
         keyless: _Run | None = None
-        keyed: dict[PartitionPort, _Run] = {}
+        keyed: dict[PartitionNumber, _Run] = {}
         target = self._outbox or self._target
         at = target.now()
         target.accessed_at = at
         # An unpartitioned entity keeps the order in which things were sent, whatever their keys.
-        keys_matter = len(target.hosts) > 1
+        hosts = target.hosts
+        partition_count = len(hosts)
+        keys_matter = partition_count > 1
         identities: Identities | None = None
         description = self._target.description
         detects_duplicates = self._detects_duplicates
@@ -147,10 +150,10 @@ class Sender:
                     message, key = admit(payload, at, description, identities)
                     messages = (message,)
                 if key is not None and keys_matter:
-                    host = target.host_for(key)
-                    run = keyed.get(host)
+                    number = partition_of(key, partition_count)
+                    run = keyed.get(number)
                     if run is None:
-                        run = keyed[host] = _Run(host, keyless=False)
+                        run = keyed[number] = _Run(hosts[number], keyless=False)
                 elif keyless is None:
                     run = keyless = _Run(target.host_for(None), keyless=True)
                 else:
@@ -164,10 +167,12 @@ class Sender:
             if identities is not None:
                 run.identities.append(identities.found)
         self._link.top_up(SENDER_CREDIT)
-        for run in (*keyed.values(), *([keyless] if keyless else ())):
+        runs = [*keyed.values(), *([keyless] if keyless else ())]
+        for run in runs:
             run.size = _size(run.deliveries)
-            self._connection.holdings.admitted(run.size)
-            self._enqueue(run, attempts=len(target.hosts))
+        self._connection.holdings.admitted(sum([run.size for run in runs]))
+        for run in runs:
+            self._enqueue(run, attempts=partition_count)
 
     def close(self) -> None:
         """Nothing is held for a sender."""
@@ -247,6 +252,12 @@ class Sender:
         run.host.submit(command, done)
 
     def _enqueued(self, run: _Run, attempts: int, reply: Reply | BrokerError) -> None:
+        if isinstance(reply, BrokerError):
+            self._not_enqueued(run, attempts, reply)
+        else:
+            self._answer(run, ACCEPTED)
+
+    def _not_enqueued(self, run: _Run, attempts: int, reply: BrokerError) -> None:
         if isinstance(reply, Unavailable) and run.keyless and attempts > 1:
             # "if the chosen one is unavailable another is taken ... and the send succeeds" (P-16)
             try:
@@ -264,10 +275,12 @@ class Sender:
                 alone.size = _size(alone.deliveries)
                 self._enqueue(alone, attempts=1)
             return
+        self._target.count_refused(reply, sum(map(len, run.messages)))
+        self._answer(run, rejection(reply))
+
+    def _answer(self, run: _Run, outcome: DeliveryState) -> None:
         self._connection.holdings.answered(run.size)
-        if isinstance(reply, BrokerError):
-            self._target.count_refused(reply, sum(map(len, run.messages)))
-        self._link.settle(run.deliveries, rejection(reply) if isinstance(reply, BrokerError) else Accepted())
+        self._link.settle(run.deliveries, outcome)
         self._connection.flush_soon()
 
 

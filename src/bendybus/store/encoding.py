@@ -26,8 +26,10 @@ __all__ = [
     "allocate",
     "collector_paused",
     "decode_rows",
+    "has_more_than_identities",
     "has_more_than_messages",
     "requests_of",
+    "set_row_ids",
     "to_json",
 ]
 
@@ -176,6 +178,17 @@ def allocate(changes: Sequence[PartitionChanges], first: int) -> Iterator[tuple[
             row_id += 1
 
 
+def set_row_ids(changes: Sequence[PartitionChanges], first: int) -> int:
+    """Set the ids of messages and bodies that are stored now. Returns the next id."""
+    row_id = first - 1
+    for message, row_id in allocate(changes, first):
+        message.row_id = row_id
+        origin = message.origin
+        if origin is not None and not origin.body:
+            origin.body = row_id - 1
+    return row_id + 1
+
+
 class _NewRowIds:
     """The row ids of the commit's own messages that it also updates or removes. Rare, so computed late."""
 
@@ -285,9 +298,9 @@ def _decode_origin(sequence_number: int, hops: int, body: int, origins: dict[int
 
 def has_more_than_messages(change: PartitionChanges) -> bool:
     """Whether the change contains something that few entities have."""
-    return bool(
-        change.remembered
-        or change.forgotten_through is not None
-        or change.session_states
-        or change.transferred
-    )
+    return bool(change.remembered) or has_more_than_identities(change)
+
+
+def has_more_than_identities(change: PartitionChanges) -> bool:
+    """Whether the change contains something that few commits of any entity have."""
+    return bool(change.forgotten_through is not None or change.session_states or change.transferred)

@@ -28,6 +28,35 @@ async def test_what_arrives_during_a_commit_shares_the_next_one():
         assert len(gated.replies) == 6
 
 
+async def test_what_is_submitted_in_one_turn_of_the_loop_shares_a_commit():
+    async with gated_queue(partitions=4) as gated:
+        for host in gated.queue.hosts:
+            host.submit(Enqueue([message()]), gated.replies.append)
+            # Time enough for the thread to begin a commit with a part of it.
+            threading.Event().wait(0.02)
+        await gated.settled()
+        assert [len(group) for group in gated.store.groups] == [4]
+
+
+async def test_a_loop_that_never_rests_does_not_hold_up_a_commit():
+    async with gated_queue() as gated:
+        gated.store.shut()
+        while not gated.store.reached.is_set():
+            gated.host.submit(Enqueue([message()]), gated.replies.append)
+            await asyncio.sleep(0)
+        gated.store.open_gate()
+        await gated.settled()
+
+
+async def test_a_store_that_is_given_up_before_a_commit_begins_stores_nothing():
+    async with gated_queue() as gated:
+        gated.host.submit(Enqueue([message()]), gated.replies.append)
+        gated.attached.writer.abandon(StoreUnavailable("given up"))
+        await gated.attached.writer.run(lambda: None)
+        assert gated.store.groups == []
+        assert [type(reply) for reply in gated.replies] == [StoreUnavailable]
+
+
 async def test_answers_come_in_the_order_of_submission():
     async with gated_queue() as gated:
         order: list[int] = []

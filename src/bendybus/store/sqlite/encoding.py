@@ -8,13 +8,15 @@ parameters. The contents of the arrays: store/encoding.py.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import TypeAlias
 
 from bendybus.domain.messages import Message, Origin
 from bendybus.names import SessionId
 from bendybus.store.encoding import CommitRequest, Row, decode_rows, to_json
+from bendybus.store.protocol import PartitionChanges
 
-__all__ = ["CommitParameters", "decode_page", "encode_request"]
+__all__ = ["CommitParameters", "decode_page", "encode_identities", "encode_request"]
 
 CommitParameters: TypeAlias = tuple[int, bytes, str, str, str, str, str, str, str | None, str, str]
 
@@ -24,7 +26,7 @@ bodies, first origin, hops, and the size of each."""
 
 
 def encode_request(request: CommitRequest, *, notes_removed: bool = False) -> CommitParameters:
-    """One row of `commit_request`, without the number of the commit.
+    """One row of `commit_request`, without the identities and the number of the commit.
 
     `notes_removed`: the rows of removed messages are deleted later (removals.py).
     """
@@ -41,6 +43,17 @@ def encode_request(request: CommitRequest, *, notes_removed: bool = False) -> Co
         to_json(request.removed) if notes_removed else None,
         to_json(request.released),
         to_json(request.counters),
+    )
+
+
+def encode_identities(changes: Sequence[PartitionChanges]) -> str:
+    """What duplicate detection has to remember, of all partitions."""
+    return to_json(
+        [
+            (change.key, accepted_at, [digest.hex() for digest in digests])
+            for change in changes
+            for accepted_at, digests in change.remembered
+        ]
     )
 
 

@@ -16,11 +16,13 @@
 --   noted     JSON [id, ...], or null                              removed too; their rows are deleted later
 --   released  JSON [body, ...]                                     of removed messages that have an origin
 --   counters  JSON [[partition, next_sequence, epoch], ...]
+--   remembered  JSON [[partition, accepted_at, [digest, ...]], ...]  of messages that were accepted
 --   number    of the commit, in the file
 -- A slice is (first byte, from 1) << 31 | length.
 CREATE TEMP VIEW commit_request AS
 SELECT NULL AS first, NULL AS bytes, NULL AS bodies, NULL AS runs, NULL AS copies, NULL AS rows,
-       NULL AS updated, NULL AS removed, NULL AS noted, NULL AS released, NULL AS counters, NULL AS number;
+       NULL AS updated, NULL AS removed, NULL AS noted, NULL AS released, NULL AS counters,
+       NULL AS remembered, NULL AS number;
 
 -- name: define_commit_steps
 -- What such a row does: stored, then updated, then removed; nothing at all if a newer claim exists.
@@ -83,6 +85,13 @@ CREATE TEMP TRIGGER apply_commit_request INSTEAD OF INSERT ON commit_request BEG
      WHERE id IN (SELECT value FROM json_each(NEW.released))
        AND NOT EXISTS (SELECT 1 FROM message WHERE message.body = body.id AND message.origin IS NOT NULL);
 
+    INSERT OR IGNORE INTO identity (partition, accepted_at, digest)
+    SELECT run.partition, run.accepted_at, digest.value
+      FROM (SELECT json_extract(value, '$[0]') AS partition, json_extract(value, '$[1]') AS accepted_at,
+                   json_extract(value, '$[2]') AS digests
+              FROM json_each(NEW.remembered) LIMIT -1) AS run,
+           json_each(run.digests) AS digest;
+
     UPDATE partition
        SET next_sequence = json_extract(counter.value, '$[1]'),
            last_commit = NEW.number
@@ -93,8 +102,9 @@ END;
 -- name: commit
 -- One step, one transaction: SQLite begins it, syncs it, or undoes it whole.
 INSERT INTO commit_request
-       (first, bytes, bodies, runs, copies, rows, updated, removed, noted, released, counters, number)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+       (first, bytes, bodies, runs, copies, rows, updated, removed, noted, released, counters, remembered,
+        number)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: removals
 -- The messages that are removed, and that may still have rows (removals.py).
@@ -151,10 +161,6 @@ SELECT source, number FROM transfer WHERE partition = ?;
 UPDATE partition SET epoch = epoch + 1
  WHERE key IN (SELECT value FROM json_each(?)) AND entity IS NOT NULL
 RETURNING key, epoch;
-
--- name: remember
--- Digests (JSON) of the messages that a partition accepted at one time.
-INSERT OR IGNORE INTO identity (partition, accepted_at, digest) SELECT ?1, ?2, value FROM json_each(?3);
 
 -- name: forget
 -- Remove digests that are older than the duplicate detection window.

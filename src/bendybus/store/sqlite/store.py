@@ -1,8 +1,8 @@
 """A messaging store in one SQLite file.
 
-One connection writes while another reads (connections.py). A commit of messages is a single statement
-(queries.sql, `commit`), so SQLite makes it atomic and durable. A large commit, or one that contains more than
-messages, is a transaction of several statements. Design and measurements: store/DESIGN.md.
+One connection writes while another reads (connections.py). A commit of messages and their identities is a
+single statement (queries.sql, `commit`), so SQLite makes it atomic and durable. A large commit, or one that
+contains more than these, is a transaction of several statements. Design and measurements: store/DESIGN.md.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from bendybus.names import (
 )
 from bendybus.store.encoding import (
     CommitRequest,
-    allocate,
     collector_paused,
-    has_more_than_messages,
+    has_more_than_identities,
     requests_of,
+    set_row_ids,
     to_json,
 )
 from bendybus.store.protocol import (
@@ -44,7 +44,12 @@ from bendybus.store.protocol import (
 )
 from bendybus.store.queries import load_queries, load_script
 from bendybus.store.sqlite.connections import Connections
-from bendybus.store.sqlite.encoding import CommitParameters, decode_page, encode_request
+from bendybus.store.sqlite.encoding import (
+    CommitParameters,
+    decode_page,
+    encode_identities,
+    encode_request,
+)
 from bendybus.store.sqlite.files import (
     FileKind,
     give_back,
@@ -244,20 +249,25 @@ class SqliteStore:
         noted: list[int] = []
         requests = (_encoded(each, noted) for each in requests_of(changes, self._next_id))
         request = next(requests)
-        others = [change for change in changes if has_more_than_messages(change)]
+        identities = encode_identities(changes)
+        others = [change for change in changes if has_more_than_identities(change)]
         with self._ownership_checked(), self._connections.writing() as writer:
             witness = self._connections.witness
             number = witness.next_commit
             if (another := next(requests, None)) is None and not others:
-                writer.execute(QUERIES["commit"], (*request, number))
+                writer.execute(QUERIES["commit"], (*request, identities, number))
             else:
                 with transaction(writer):
-                    for part in chain((request,), () if another is None else (another,), requests):
-                        writer.execute(QUERIES["commit"], (*part, number))
+                    for change in others:
+                        # Before new ones are added.
+                        _forget_identities(writer, change)
+                    writer.execute(QUERIES["commit"], (*request, identities, number))
+                    for part in chain(() if another is None else (another,), requests):
+                        writer.execute(QUERIES["commit"], (*part, "[]", number))
                     for change in others:
                         _commit_others(writer, change)
             witness.committed()
-        self._set_row_ids(changes)
+        self._next_id = set_row_ids(changes, self._next_id)
         if noted:
             size_bytes = sum(message.size for change in changes for message in change.removed)
             self._removals.note(noted, size_bytes)
@@ -270,14 +280,6 @@ class SqliteStore:
             if CLAIMED_SINCE in str(error.__cause__):
                 raise PartitionMoved(f"{self._path}: {error.__cause__}") from error
             raise
-
-    def _set_row_ids(self, changes: Sequence[PartitionChanges]) -> None:
-        row_id = self._next_id - 1
-        for message, row_id in allocate(changes, self._next_id):
-            message.row_id = row_id
-            if message.origin is not None and not message.origin.body:
-                message.origin.body = row_id - 1
-        self._next_id = row_id + 1
 
     def load(self, key: PartitionKey) -> Snapshot:
         with self._connections.reading() as reader:
@@ -371,13 +373,14 @@ def _encoded(request: CommitRequest, noted: list[int]) -> CommitParameters:
     return encode_request(request, notes_removed=True)
 
 
+def _forget_identities(writer: sqlite3.Connection, change: PartitionChanges) -> None:
+    if change.forgotten_through is not None:
+        writer.execute(QUERIES["forget"], (change.key, change.forgotten_through))
+
+
 def _commit_others(writer: sqlite3.Connection, change: PartitionChanges) -> None:
     """Write what few entities have, with separate statements inside the transaction."""
     execute, key = writer.execute, change.key
-    if change.forgotten_through is not None:
-        execute(QUERIES["forget"], (key, change.forgotten_through))
-    for accepted_at, digests in change.remembered:
-        execute(QUERIES["remember"], (key, accepted_at, to_json([digest.hex() for digest in digests])))
     for each in change.session_states:
         if each.state is None:
             execute(QUERIES["forget_session_state"], (key, each.session_id))
