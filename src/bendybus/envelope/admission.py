@@ -35,6 +35,7 @@ from bendybus.domain.schedule import postpone
 from bendybus.domain.transactions import MessageKeys
 from bendybus.envelope.front import PayloadFront, known_fronts, make_front, read_front
 from bendybus.envelope.stored import (
+    COPIED_MAX,
     DELIVERY_ANNOTATIONS,
     DELIVERY_DELAY,
     DELIVERY_TIME,
@@ -176,7 +177,9 @@ def take_apart_ordinary(payload: bytes) -> Parts | None:
     if bare_at != known or not known:
         sections = payload[:bare_at]
         front = _latest[0] = known_fronts.get(sections) or read_front(sections)
-    return front[1] + payload[bare_at:], message_id, session_id, front
+    if len(payload) <= COPIED_MAX:
+        return front[1] + payload[bare_at:], message_id, session_id, front
+    return b"".join((front[1], memoryview(payload)[bare_at:])), message_id, session_id, front
 
 
 def take_apart(payload: bytes) -> Parts:
