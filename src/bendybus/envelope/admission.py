@@ -76,21 +76,23 @@ def admit(
 
     With duplicate detection, its identity is added to `identities`.
     """
-    # Fast path: a message that begins as the latest one did, and that `_admitted` would not change.
-    start, stored_start, _, _, _, _, is_plain = _latest[0]
+    # Fast path: a message that begins as the latest one did, whose header and annotations say little.
+    front = _latest[0]
+    start, stored_start, _, _, _, _, is_plain = front
     if is_plain and payload.startswith(start) and len(payload) <= PROPERTY_BYTES_MAX:
         found = ordinary(payload, len(start))
         if found is not None:
             bare_at, message_id, session_id = found
-            if (
-                bare_at
-                and bare_at == len(start)
-                and session_id is None
-                and len(message_id) <= KEY_LENGTH_MAX
-                and not description.requires_duplicate_detection
-            ):
+            if bare_at and bare_at == len(start):
                 stored = stored_start + payload[bare_at:]
-                return Message(stored, len(stored)), None
+                if (
+                    session_id is None
+                    and len(message_id) <= KEY_LENGTH_MAX
+                    and not description.requires_duplicate_detection
+                ):
+                    # `_admitted` would not change it.
+                    return Message(stored, len(stored)), None
+                return _admitted(stored, message_id, session_id, front, at, description, identities)
     return _admitted(*_parts(payload, at), at, description, identities)
 
 
