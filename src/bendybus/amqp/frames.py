@@ -57,6 +57,7 @@ __all__ = [
     "decode_performative",
     "decode_transfer",
     "encode_frame",
+    "encode_frame_start",
     "performative_code",
 ]
 
@@ -209,10 +210,16 @@ def encode_frame(
     channel: int, performative: Performative, payload: bytes = b"", frame_type: int = AMQP
 ) -> bytes:
     """A whole frame. SASL frames have no channel: pass 0."""
+    return encode_frame_start(channel, performative, len(payload), frame_type) + payload
+
+
+def encode_frame_start(
+    channel: int, performative: Performative, payload_size: int, frame_type: int = AMQP
+) -> bytes:
+    """A frame without its payload, which has this size and is written after it."""
     out = bytearray(HEADER_SIZE)
     encode_into(out, performative)
-    _FRAME_HEAD.pack_into(out, 0, len(out) + len(payload), 2, frame_type, channel)
-    out += payload
+    _FRAME_HEAD.pack_into(out, 0, len(out) + payload_size, 2, frame_type, channel)
     return bytes(out)
 
 

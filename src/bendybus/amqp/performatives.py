@@ -136,12 +136,12 @@ class Modified:
     message_annotations: dict[str, object] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Declared:
     txn_id: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TransactionalState:
     txn_id: bytes
     outcome: DeliveryState | None = None
@@ -159,12 +159,12 @@ RELEASED: Final = Released()
 # -- transactions: the bodies of messages to a coordinator --------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Declare:
     global_id: object = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Discharge:
     txn_id: bytes
     fail: bool | None = None

@@ -20,7 +20,7 @@ from bendybus.domain.effects import (
 )
 from bendybus.domain.messages import Message, SubQueue
 from bendybus.domain.session_commands import SessionLock
-from bendybus.names import SequenceNumber
+from bendybus.names import SequenceNumber, SessionKey
 
 __all__ = ["Changes"]
 
@@ -31,7 +31,7 @@ class SessionChanges:
     __slots__ = ("lost", "ready", "saved")
 
     def __init__(self) -> None:
-        self.ready: dict[SessionLock, None] = {}
+        self.ready: dict[SessionKey, SessionLock] = {}
         self.lost: list[SessionLock] = []
         self.saved: SaveSessionState | None = None
 
@@ -42,7 +42,7 @@ class SessionChanges:
         if self.lost:
             effects.append(SessionsLost(self.lost))
         if self.ready:
-            effects.append(SessionsReady([*self.ready]))
+            effects.append(SessionsReady([*self.ready.values()]))
         return effects
 
 

@@ -3,7 +3,8 @@
 Every command is a batch. Time is an argument of `apply`. Everything else that a partition has to
 know is in the command: entropy for lock tokens, and for a topic the size of its subscriptions. So a log of
 commands replays exactly. The only other input is the description of the entity; the host
-replaces it when the entity is updated. Commands about sessions: session_commands.py.
+replaces it when the entity is updated. Commands about sessions: session_commands.py. Why
+nothing here is frozen: effects.py.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ __all__ = [
 ENTROPY_PER_LOCK: Final = 14
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Transfer:
     """These messages come from another partition's outbox (outbox.py), where they have these numbers."""
 
@@ -326,7 +327,7 @@ Command: TypeAlias = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Done:
     """A reply without content."""
 
@@ -359,14 +360,14 @@ class Settled:
     lost: list[LockToken]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Renewed:
     """The new end of each lock, in the order of the command; None for a lock that is lost."""
 
     locked_until: list[Instant | None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Deleted:
     """How many messages were removed."""
 

@@ -51,7 +51,7 @@ class SubQueue(IntEnum):
     """Messages that were completed and are kept for a while (completed.py). Nobody can receive them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Posting:
     """Where a message in the outbox is going, and what it was when it was posted."""
 
@@ -68,7 +68,7 @@ class Posting:
         return not self.sequence_number
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Amendment:
     """Changes to a message after it was sent, shown to its next receivers.
 

@@ -110,17 +110,16 @@ class Run:
 
     def fitting(self, count: int, size_max: int) -> int:
         """How many of the first `count` fit into `size_max` bytes. The first one always fits."""
-        if self._head == len(self._slots):
-            return 0
-        sizes = [message.size for message in self._slots[self._head : self._head + max(0, count)]]
-        if sum(sizes) <= size_max:
-            return len(sizes)
-        return max(1, bisect_right(list(accumulate(sizes)), size_max))
+        return self.fitting_size(count, size_max)[0]
 
     def fitting_size(self, count: int, size_max: int) -> tuple[int, int]:
         """`fitting`, and the size of those messages."""
-        fitting = self.fitting(count, size_max)
-        return fitting, sum([message.size for message in self._slots[self._head : self._head + fitting]])
+        sizes = [message.size for message in self._slots[self._head : self._head + max(0, count)]]
+        size = sum(sizes)
+        if size <= size_max or not sizes:
+            return len(sizes), size
+        fitting = max(1, bisect_right(list(accumulate(sizes)), size_max))
+        return fitting, sum(sizes[:fitting])
 
     def replace(self, messages: list[Message]) -> None:
         """Replace all messages by these, which are in order."""

@@ -137,7 +137,7 @@ SessionCommand: TypeAlias = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SessionAccepted:
     """The lock, new or renewed, and its end. None if no free session has messages."""
 
@@ -145,14 +145,14 @@ class SessionAccepted:
     locked_until: Instant = _UNSET
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class GivenInSessions:
     """The messages handed out in each session, oldest first, and whether it has more that wait."""
 
     given: list[tuple[SessionLock, list[Message], bool]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SessionStateFound:
     """The size of the state, or None if there is none; and the id under which the store has it."""
 
@@ -160,7 +160,7 @@ class SessionStateFound:
     session_id: SessionId
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SessionsListed:
     """`matching`: the number of all matching sessions, including those not on this page."""
 

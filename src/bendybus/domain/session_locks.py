@@ -182,14 +182,22 @@ class SessionLocks:
         self.sessions.offer(session)
         return True
 
-    def held_among(self, messages: Iterable[Message]) -> dict[SessionLock, None]:
+    def arrive(self, messages: Iterable[Message]) -> dict[SessionKey, SessionLock]:
+        """Add new messages to their sessions. Returns the locks of the sessions that have a holder."""
+        return {
+            session.key: session.lock
+            for session in self.sessions.arrive(messages)
+            if session.lock is not None
+        }
+
+    def held_among(self, messages: Iterable[Message]) -> dict[SessionKey, SessionLock]:
         """The locks of the sessions of these messages, for sessions that have a holder."""
-        found: dict[SessionLock, None] = {}
+        found: dict[SessionKey, SessionLock] = {}
         if self._locked:
             for key in dict.fromkeys(map(self.sessions.key_of, messages)):
                 session = self._locked.get(key)
                 if session is not None and session.lock is not None:
-                    found[session.lock] = None
+                    found[key] = session.lock
         return found
 
     # -- messages ------------------------------------------------------------------

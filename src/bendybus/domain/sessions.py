@@ -72,18 +72,24 @@ class Sessions:
         return chain.from_iterable(session.waiting for session in self._known.values())
 
     def extend(self, messages: Iterable[Message]) -> None:
-        for session, share in self._by_session(messages):
+        self.arrive(messages)
+
+    def arrive(self, messages: Iterable[Message]) -> Iterable[Session]:
+        """Add messages that are newer than all that are here. Returns their sessions."""
+        shares = self._by_session(messages)
+        for session, share in shares.items():
             session.waiting.extend(share)
             self.offer(session)
+        return shares
 
     def insert(self, messages: Iterable[Message]) -> None:
-        for session, share in self._by_session(messages):
+        for session, share in self._by_session(messages).items():
             session.waiting.insert(share)
             self.offer(session)
 
     def replace(self, messages: list[Message]) -> None:
         """Keep only these messages of those that were here."""
-        left = dict(self._by_session(messages))
+        left = self._by_session(messages)
         for session in list(self._known.values()):
             session.waiting.replace(left.get(session, []))
             self.forget_idle(session)
@@ -118,11 +124,11 @@ class Sessions:
 
     def discard(self, messages: list[Message]) -> None:
         """Remove these messages, which are here."""
-        for session, share in self._by_session(messages):
+        for session, share in self._by_session(messages).items():
             session.waiting.discard(share)
             self.forget_idle(session)
 
-    def _by_session(self, messages: Iterable[Message]) -> Iterable[tuple[Session, list[Message]]]:
+    def _by_session(self, messages: Iterable[Message]) -> dict[Session, list[Message]]:
         shares: dict[Session, list[Message]] = {}
         for message in messages:
             assert message.session_id is not None, "messages without a session are refused"
@@ -131,7 +137,7 @@ class Sessions:
                 # Messages with the same spelling of the id share one string.
                 message.session_id = session.id
             shares.setdefault(session, []).append(message)
-        return shares.items()
+        return shares
 
     # -- sessions ------------------------------------------------------------------
 

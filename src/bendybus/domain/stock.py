@@ -19,11 +19,12 @@ from bendybus.domain.expiry import ExpiryWatch, split_expired
 from bendybus.domain.locks import LockTable, lock_ended
 from bendybus.domain.messages import Message, MessageState, SubQueue
 from bendybus.domain.resting import Resting
+from bendybus.domain.session_commands import SessionLock
 from bendybus.domain.session_locks import SessionLocks
 from bendybus.domain.sessions import Session, Sessions
 from bendybus.domain.shelf import Shelf, Waiting
 from bendybus.domain.tally import Tally
-from bendybus.names import Instant, LockToken, PartitionNumber, SessionId
+from bendybus.names import Instant, LockToken, PartitionNumber, SessionId, SessionKey
 
 __all__ = ["Stock"]
 
@@ -85,10 +86,11 @@ class Stock:
 
     def arrive(self, messages: list[Message], changes: Changes) -> None:
         """Add messages that have just become durable. They are newer than all that are here."""
-        self.shelves[_MAIN].available.extend(messages)
         changes.offer(_MAIN)
-        if self.session_locks is not None:
-            _tell_holders(self.session_locks, messages, changes)
+        if self.session_locks is None:
+            self.shelves[_MAIN].available.extend(messages)
+        else:
+            _tell_holders(self.session_locks.arrive(messages), changes)
 
     def available(self, subqueue: SubQueue) -> int:
         """How many messages can be locked; with sessions, how many sessions with messages can be."""
@@ -205,7 +207,7 @@ class Stock:
                 if not self.session_locks.end_rest(session, at):
                     continue
                 if session.lock is not None:
-                    changes.sessions.ready[session.lock] = None
+                    changes.sessions.ready[session.key] = session.lock
                 elif session.waiting:
                     changes.offer(SubQueue.MAIN)
 
@@ -281,7 +283,7 @@ class Stock:
             if state is MessageState.ACTIVE and subqueue is SubQueue.MAIN:
                 self._expiry.expect_all(group)
                 if self.session_locks is not None:
-                    _tell_holders(self.session_locks, group, changes)
+                    _tell_holders(self.session_locks.held_among(group), changes)
 
     # -- leaving ------------------------------------------------------------------
 
@@ -333,7 +335,6 @@ class Stock:
         self._expiry.swept(at, chain(alive, arriving))
 
 
-def _tell_holders(locks: SessionLocks, messages: list[Message], changes: Changes) -> None:
-    ready = locks.held_among(messages)
+def _tell_holders(ready: dict[SessionKey, SessionLock], changes: Changes) -> None:
     if ready:
         changes.sessions.ready |= ready

@@ -13,7 +13,7 @@ session.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from bendybus.amqp.conditions import (
@@ -27,7 +27,7 @@ from bendybus.amqp.frames import (
     Frame,
     FrameSplitter,
     decode_performative,
-    encode_frame,
+    encode_frame_start,
 )
 from bendybus.amqp.performatives import Close, Open, Performative
 from bendybus.amqp.transfer_run import TransferRun
@@ -167,14 +167,17 @@ class Connection:
 
     def data_to_send(self) -> bytes:
         """The bytes to write now. Each byte is returned once."""
+        return b"".join(self.pieces_to_send())
+
+    def pieces_to_send(self) -> list[bytes | memoryview]:
+        """`data_to_send`, not joined."""
         if self.accepted:
             self.output += self.accepted.take()
-        if not self.output:
-            return b""
-        data = b"".join(self.output)
-        self.output.clear()
-        self._idle.spoke()
-        return data
+        pieces = self.output[:]
+        if pieces:
+            self.output.clear()
+            self._idle.spoke()
+        return pieces
 
     def sasl_outcome(self, ok: bool) -> list[Event]:
         """Server: answers `SaslInitReceived`. Returns the events of frames that came before this."""
@@ -226,10 +229,14 @@ class Connection:
 
     # -- what sessions and links call ----------------------------------------------------
 
-    def write(self, channel: int, performative: Performative, payload: bytes = b"") -> None:
+    def write(
+        self, channel: int, performative: Performative, payload: Sequence[bytes | memoryview] = ()
+    ) -> None:
+        """Writes a frame. Its payload, in pieces, is not copied."""
         if self.accepted:
             self.output += self.accepted.take()
-        self.output.append(encode_frame(channel, performative, payload))
+        self.output.append(encode_frame_start(channel, performative, sum(map(len, payload))))
+        self.output += payload
 
     def owes_flow(self, session: Session) -> None:
         """The session's incoming window is half used: open it again after this call's frames are read."""

@@ -90,12 +90,27 @@ class WaitingDelivery:
 
     link: SendingLink
     tag: bytes
-    payload: memoryview
+    head: bytes
+    body: memoryview
     settled: bool
     message_format: int
     state: DeliveryState | None = None
     sent_bytes: int = 0
     started: bool = False
+
+    @property
+    def size(self) -> int:
+        return len(self.head) + len(self.body)
+
+    def pieces(self, start: int, stop: int) -> list[bytes | memoryview]:
+        """A part of the payload, not copied."""
+        head_size = len(self.head)
+        pieces: list[bytes | memoryview] = []
+        if start < head_size:
+            pieces.append(self.head[start:stop])
+        if stop > head_size:
+            pieces.append(self.body[max(0, start - head_size) : stop - head_size])
+        return pieces
 
     @property
     def state_size(self) -> int:

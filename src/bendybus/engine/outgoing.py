@@ -74,9 +74,9 @@ class OutgoingTransfers:
         sent_count = 0 if state is not None else self._send_whole(link, outgoing, settled, message_format)
         if sent_count < len(outgoing):
             for tag, head, body in outgoing[sent_count:]:
-                payload = memoryview(b"".join((head, body)))
-                self._count_waiting(len(payload))
-                self._waiting.append(WaitingDelivery(link, tag, payload, settled, message_format, state))
+                waiting = WaitingDelivery(link, tag, head, memoryview(body), settled, message_format, state)
+                self._count_waiting(waiting.size)
+                self._waiting.append(waiting)
             self._send_waiting()
 
     def _send_whole(
@@ -116,7 +116,7 @@ class OutgoingTransfers:
             delivery = waiting[0]
             if self._send_frame(delivery):
                 waiting.popleft()
-                self._count_waiting(-len(delivery.payload))
+                self._count_waiting(-delivery.size)
                 delivery.link.sent_waiting()
 
     def _send_frame(self, delivery: WaitingDelivery) -> bool:
@@ -124,7 +124,7 @@ class OutgoingTransfers:
         connection = self._session.connection
         start = delivery.sent_bytes
         stop = start + connection.outgoing_frame_size - FRAME_OVERHEAD_MAX - delivery.state_size
-        more = stop < len(delivery.payload)
+        more = stop < delivery.size
         transfer = Transfer(handle=delivery.link.handle, more=more)
         if not delivery.started:
             delivery.started = True
@@ -138,7 +138,7 @@ class OutgoingTransfers:
                     self.next_delivery_id, delivery.tag, delivery.link
                 )
             self.next_delivery_id = (self.next_delivery_id + 1) & SERIAL_MAX
-        self._session.write(transfer, bytes(delivery.payload[start:stop]))
+        self._session.write(transfer, delivery.pieces(start, stop))
         delivery.sent_bytes = stop
         self.next_transfer_id = (self.next_transfer_id + 1) & SERIAL_MAX
         self.window -= 1
@@ -197,7 +197,7 @@ class OutgoingTransfers:
         self.forget(self.unsettled_of(link))
         if self._waiting:
             self._waiting = deque(waiting for waiting in self._waiting if waiting.link is not link)
-            left = sum(len(waiting.payload) for waiting in self._waiting)
+            left = sum(waiting.size for waiting in self._waiting)
             self._count_waiting(left - self._waiting_bytes)
 
     def _count_waiting(self, size: int) -> None:

@@ -304,7 +304,7 @@ class Session:
 
     # -- what links call ---------------------------------------------------------------
 
-    def write(self, performative: Performative, payload: bytes = b"") -> None:
+    def write(self, performative: Performative, payload: Sequence[bytes | memoryview] = ()) -> None:
         self.connection.write(self.channel, performative, payload)
 
     def write_flow(

@@ -35,6 +35,7 @@ from bendybus.domain.schedule import postpone
 from bendybus.domain.transactions import MessageKeys
 from bendybus.envelope.front import PayloadFront, known_fronts, make_front, read_front
 from bendybus.envelope.stored import (
+    COPIED_MAX,
     DELIVERY_ANNOTATIONS,
     DELIVERY_DELAY,
     DELIVERY_TIME,
@@ -75,21 +76,23 @@ def admit(
 
     With duplicate detection, its identity is added to `identities`.
     """
-    # Fast path: a message that begins as the latest one did, and that `_admitted` would not change.
-    start, stored_start, _, _, _, _, is_plain = _latest[0]
+    # Fast path: a message that begins as the latest one did, whose header and annotations say little.
+    front = _latest[0]
+    start, stored_start, _, _, _, _, is_plain = front
     if is_plain and payload.startswith(start) and len(payload) <= PROPERTY_BYTES_MAX:
         found = ordinary(payload, len(start))
         if found is not None:
             bare_at, message_id, session_id = found
-            if (
-                bare_at
-                and bare_at == len(start)
-                and session_id is None
-                and len(message_id) <= KEY_LENGTH_MAX
-                and not description.requires_duplicate_detection
-            ):
+            if bare_at and bare_at == len(start):
                 stored = stored_start + payload[bare_at:]
-                return Message(stored, len(stored)), None
+                if (
+                    session_id is None
+                    and len(message_id) <= KEY_LENGTH_MAX
+                    and not description.requires_duplicate_detection
+                ):
+                    # `_admitted` would not change it.
+                    return Message(stored, len(stored)), None
+                return _admitted(stored, message_id, session_id, front, at, description, identities)
     return _admitted(*_parts(payload, at), at, description, identities)
 
 
@@ -176,7 +179,9 @@ def take_apart_ordinary(payload: bytes) -> Parts | None:
     if bare_at != known or not known:
         sections = payload[:bare_at]
         front = _latest[0] = known_fronts.get(sections) or read_front(sections)
-    return front[1] + payload[bare_at:], message_id, session_id, front
+    if len(payload) <= COPIED_MAX:
+        return front[1] + payload[bare_at:], message_id, session_id, front
+    return b"".join((front[1], memoryview(payload)[bare_at:])), message_id, session_id, front
 
 
 def take_apart(payload: bytes) -> Parts:

@@ -22,6 +22,7 @@ from bendybus.amqp.sections import scan, section_end
 from bendybus.amqp.types import Int, Symbol
 from bendybus.domain.messages import Message, MessageState
 from bendybus.envelope.stored import (
+    COPIED_MAX,
     DELIVERY_ANNOTATIONS,
     DURABLE,
     DURABLE_UNSAID,
@@ -163,12 +164,15 @@ _kinds: Final[tuple[_Kinds, _Kinds]] = ({}, {})
 _PECULIAR: Final = DELIVERY_ANNOTATIONS | WAS_SCHEDULED | LONG_LIVED
 
 
-def render_locked(messages: Sequence[Message], payloads: Sequence[bytes]) -> list[tuple[bytes, bytes, bytes]]:
+def render_locked(
+    messages: Sequence[Message], payloads: Sequence[bytes]
+) -> list[tuple[bytes, bytes, bytes | memoryview]]:
     """Locked messages for a receiver: for each the lock token, then the result of `render`.
 
     First deliveries of one kind differ in a few numbers, so the rest is cached.
     """
-    rendered: list[tuple[bytes, bytes, bytes]] = []
+    rendered: list[tuple[bytes, bytes, bytes | memoryview]] = []
+    bare: bytes | memoryview
     front_size, pack = FRONT.size, _FROM_TOKEN.pack
     tokens = [message.lock_token or _NO_TOKEN for message in messages]
     partition = until = -1
@@ -186,7 +190,8 @@ def render_locked(messages: Sequence[Message], payloads: Sequence[bytes]) -> lis
         is_plain = not (message.delivery_count or message.state or message.amendment)
         if front == same and is_plain and origin is None and expires_at is None:
             head = start + pack(uuid, between, message.enqueued_at, _SEQUENCE_NUMBER, number)
-            rendered.append((token, head + locked_together, payload[front_size:]))
+            bare = payload[front_size:] if len(payload) <= COPIED_MAX else memoryview(payload)[front_size:]
+            rendered.append((token, head + locked_together, bare))
             continue
         key: bytes | tuple[bytes, int, bool] = front
         lifetime = 0
@@ -201,13 +206,13 @@ def render_locked(messages: Sequence[Message], payloads: Sequence[bytes]) -> lis
             if origin is not None:
                 head += _first_number(message)
             head += locked_together
-            bare = payload[bare_at:]
+            bare = payload[bare_at:] if len(payload) <= COPIED_MAX else memoryview(payload)[bare_at:]
             if bare_at > front_size:
                 head += payload[front_size:bare_at]
             elif key is front and not shows_lifetime:
                 same = front
             if shows_lifetime:
-                bare = with_lifetime(bare, message.enqueued_at, lifetime)
+                bare = with_lifetime(payload[bare_at:], message.enqueued_at, lifetime)
         else:
             head, bare = render(message, payload, locked=True)
             if is_plain and not front[1] & _PECULIAR:

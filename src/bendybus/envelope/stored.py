@@ -31,6 +31,7 @@ from bendybus.domain.messages import Amendment
 from bendybus.errors import ArgumentError, WireError
 
 __all__ = [
+    "COPIED_MAX",
     "DELIVERY_ANNOTATIONS",
     "DURABLE",
     "FIRST_ACQUIRER",
@@ -80,6 +81,9 @@ LONG_LIVED: Final = 32
 # The header said nothing of it. Then receivers are told nothing of it.
 DURABLE_UNSAID: Final = 64
 PRIORITY_UNSAID: Final = 128
+
+# A larger part of a payload is passed on as a view: then a copy takes longer than to make the view.
+COPIED_MAX: Final = 8 * 1024
 
 FRONT: Final = Struct(">BBBIII")
 _MAP32: Final = Struct(">BII")

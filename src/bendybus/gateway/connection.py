@@ -60,6 +60,9 @@ CLOSE_GRACE_S: Final = 5.0
 # Bytes collected for one write: enough to be worth a system call, and few next to a socket's own buffer.
 WRITE_CHUNK_BYTES: Final = 256 * 1024
 
+# Pieces that are larger than this on average are written as they are: then a copy takes longer.
+JOINED_BYTES_MAX: Final = 4096
+
 # Requests to `$cbs` or `$management` in one slice of a turn. Each is decoded and answered on its own.
 REQUESTS_PER_SLICE: Final = 8
 REQUEST_WORK: Final = 2 * PERFORMATIVE_WORK
@@ -330,10 +333,13 @@ class AmqpConnection(asyncio.Protocol):
     def _flush(self) -> None:
         self._flushing = False
         self.ready_sessions.deliver()
-        self._unwritten_bytes = 0
-        data = self._engine.data_to_send()
-        if data and self._transport is not None:
-            self._transport.write(data)
+        payload_bytes, self._unwritten_bytes = self._unwritten_bytes, 0
+        pieces = self._engine.pieces_to_send()
+        if pieces and self._transport is not None:
+            if payload_bytes > JOINED_BYTES_MAX * len(pieces):
+                self._transport.writelines(pieces)
+            else:
+                self._transport.write(b"".join(pieces))
             if self.holdings.unread:
                 self.holdings.read_or_wait()
                 self.holdings.account()

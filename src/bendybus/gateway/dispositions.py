@@ -60,7 +60,7 @@ class Dispositions:
             by_host = self._by_partition(event.deliveries)
             if observer is None and type(event.state) is Accepted:
                 for host, deliveries in by_host:
-                    self._joined.complete(self, event, host, deliveries, _tokens(deliveries))
+                    self._joined.complete(self, event, host, deliveries)
                 self._go_on()
                 return
             self._joined.submit()

@@ -9,7 +9,7 @@ link does with the answer: dispositions.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, cast
 
 from bendybus.broker.host import ignore
 from bendybus.broker.partition_port import ReceivingPort
@@ -36,8 +36,8 @@ class _Completion:
 
     __slots__ = ("tokens", "unanswered")
 
-    def __init__(self, tokens: list[LockToken]) -> None:
-        self.tokens = tokens
+    def __init__(self) -> None:
+        self.tokens: list[LockToken] = []
         self.unanswered: list[tuple[OutcomeSource, OutcomesReceived, Sequence[SentDelivery]]] = []
         """The deliveries whose receivers wait for an answer."""
 
@@ -58,14 +58,13 @@ class JoinedOutcomes:
         event: OutcomesReceived,
         host: ReceivingPort,
         deliveries: Sequence[SentDelivery],
-        tokens: list[LockToken],
     ) -> None:
         """Complete these deliveries of one partition with the next `submit`."""
         completion = self._completions.get(host)
         if completion is None:
-            completion = self._completions[host] = _Completion(tokens)
-        else:
-            completion.tokens += tokens
+            completion = self._completions[host] = _Completion()
+        # The tag of a delivery is the lock token of its message.
+        completion.tokens += cast(list[LockToken], [delivery.tag for delivery in deliveries])
         if not event.settled:
             completion.unanswered.append((source, event, deliveries))
 

@@ -24,6 +24,7 @@ from bendybus.broker.queue import Queue
 from bendybus.domain.commands import ENTROPY_PER_LOCK, Reply
 from bendybus.domain.messages import Message, SubQueue
 from bendybus.domain.session_commands import AcceptSession, ReleaseSession, SessionAccepted, SessionLock
+from bendybus.engine.deliveries import Outgoing
 from bendybus.engine.sending import SendingLink
 from bendybus.errors import BrokerError, OperationTimeout
 from bendybus.gateway.receiver import PAGE_BYTES_MAX, PAGE_MAX, Receiver
@@ -160,7 +161,7 @@ class SessionReceiver(Receiver):
         """These messages were locked for the link, and some have to be read. `payloads`: those in memory."""
         self._fetch(host, messages, payloads)
 
-    def send_rendered(self, rendered: Sequence[tuple[bytes, bytes, bytes]]) -> None:
+    def send_rendered(self, rendered: Sequence[Outgoing]) -> None:
         """Send messages that were locked for the link."""
         self._link.send(rendered, settled=False, overrun=False)
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bendybus.amqp.serial import SERIAL_MAX
-from bendybus.engine.deliveries import PartialDelivery, id_ranges
+from bendybus.engine.deliveries import PartialDelivery, WaitingDelivery, id_ranges
 
 
 def expand(ranges: list[tuple[int, int]]) -> list[int]:
@@ -48,3 +48,12 @@ def test_a_delivery_is_whole_or_oversize(pieces: list[bytes], size_max: int) -> 
     whole = b"".join(pieces)
     assert delivery.oversize is (len(whole) > size_max)
     assert delivery.payload == (b"" if delivery.oversize else whole)
+
+
+@given(st.binary(max_size=20), st.binary(max_size=60), st.integers(1, 40))
+def test_the_pieces_of_a_payload_are_the_payload(head: bytes, body: bytes, frame_size: int) -> None:
+    waiting = WaitingDelivery(None, b"t", head, memoryview(body), settled=False, message_format=0)
+    starts = range(0, waiting.size, frame_size)
+    frames = [b"".join(waiting.pieces(start, start + frame_size)) for start in starts]
+    assert b"".join(frames) == head + body
+    assert all(len(frame) == frame_size for frame in frames[:-1])

@@ -33,7 +33,7 @@ class FakeLink:
 def complete(joined: JoinedOutcomes, link: FakeLink, host: FakeHost, *tags: bytes, settled: bool) -> None:
     deliveries = [SentDelivery(number, tag, link) for number, tag in enumerate(tags)]
     event = OutcomesReceived(link, deliveries, ACCEPTED, settled)
-    joined.complete(link, event, host, deliveries, [LockToken(tag) for tag in tags])
+    joined.complete(link, event, host, deliveries)
 
 
 def test_the_completions_of_several_links_are_one_command_for_each_partition():
