@@ -112,8 +112,8 @@ class FrameWriter:
         pairs = zip(messages, payloads, strict=True)
         return Raw(self._encoder.encode([self._head(message, payload) for message, payload in pairs]))
 
-    def place(self, payload: bytes) -> tuple[int, int]:
-        """Put a payload into the tail. Returns where it is, and its length."""
+    def add_payload(self, payload: bytes) -> tuple[int, int]:
+        """Put a payload into the tail. Returns its span: where it begins, and its length."""
         at = self.size
         self._payloads.append(payload)
         self.size += len(payload)
@@ -142,7 +142,7 @@ class FrameWriter:
 
     def _head(self, message: Message, payload: bytes | None) -> tuple[object, ...]:
         fits = payload is not None and self.size + len(payload) <= self._tail_max
-        at, length = self.place(payload) if payload is not None and fits else (None, 0)
+        at, length = self.add_payload(payload) if payload is not None and fits else (None, 0)
         origin = message.origin
         return (
             at,
@@ -192,8 +192,8 @@ class Frame:
         found: T = self._decoders.decode(kind, body, self._tail)
         return found
 
-    def payloads(self, places: Iterable[tuple[int, int] | None]) -> list[bytes | None]:
-        return [None if place is None else payload_at(self._tail, *place) for place in places]
+    def payloads(self, spans: Iterable[tuple[int, int] | None]) -> list[bytes | None]:
+        return [None if span is None else payload_at(self._tail, *span) for span in spans]
 
     def _decoded(self, table: dict[int, type], kind: int, body: Raw) -> Any:
         found = table.get(kind)

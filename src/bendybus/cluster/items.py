@@ -213,7 +213,7 @@ class Refusal(msgspec.Struct, array_like=True, frozen=True, tag=21):
 
 class Payloads(msgspec.Struct, array_like=True, frozen=True, tag=22):
     id: int
-    places: list[tuple[int, int] | None]
+    spans: list[tuple[int, int] | None]
     """Where each payload begins in the frame's tail, and its length; None for one that is gone."""
 
 

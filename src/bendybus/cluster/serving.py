@@ -250,8 +250,8 @@ class Service:
             if isinstance(payloads, Exception):
                 link.send(refusal_of(item.id, StoreUnavailable(f"{host}: {payloads}")))
                 return
-            places = [None if each is None else link.writer.place(each) for each in payloads]
-            link.send(Payloads(item.id, places))
+            spans = [None if each is None else link.writer.add_payload(each) for each in payloads]
+            link.send(Payloads(item.id, spans))
 
         host.store.read(item.rows, read)
 

@@ -153,14 +153,14 @@ def test_payloads_of_several_items_share_the_tail() -> None:
     writer = FrameWriter()
     first, second = Message(b"one", 3), Message(b"three", 5)
     supply = Supply("orders", "g", 0, None, 4, 2, writer.encoded([first, second]))
-    places: list[tuple[int, int] | None] = [writer.place(b"four"), None]
+    spans: list[tuple[int, int] | None] = [writer.add_payload(b"four"), None]
 
-    (frame,) = FrameReader().feed(written(supply, Payloads(9, places), writer=writer))
+    (frame,) = FrameReader().feed(written(supply, Payloads(9, spans), writer=writer))
 
     found, read = frame.items
     assert isinstance(found, Supply)
     assert isinstance(read, Payloads)
-    assert frame.payloads(read.places) == [b"four", None]
+    assert frame.payloads(read.spans) == [b"four", None]
     assert [message.payload for message in frame.messages(found.messages)] == [b"one", b"three"]
 
 
@@ -246,14 +246,14 @@ def test_a_frame_of_another_version_is_refused() -> None:
         list(FrameReader().feed(bytes(data)))
 
 
-@pytest.mark.parametrize("place", [(-1, 2), (0, 99), (5, 1), (2, -1)])
-def test_a_payload_outside_of_its_frame_is_refused(place: tuple[int, int]) -> None:
+@pytest.mark.parametrize("span", [(-1, 2), (0, 99), (5, 1), (2, -1)])
+def test_a_payload_outside_of_its_frame_is_refused(span: tuple[int, int]) -> None:
     writer = FrameWriter()
-    writer.place(b"four")
+    writer.add_payload(b"four")
     (frame,) = FrameReader().feed(written(Ping(), writer=writer))
 
     with pytest.raises(FrameError, match="outside"):
-        frame.payloads([place])
+        frame.payloads([span])
 
 
 def test_a_command_with_an_unknown_number_is_refused() -> None:

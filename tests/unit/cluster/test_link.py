@@ -211,7 +211,7 @@ async def test_a_side_that_does_not_answer_takes_no_more_than_its_share(pair: Pa
 
     def ask() -> None:
         link.request(
-            lambda request: Call(request, "x", link.writer.encoded(link.writer.place(b"x" * 600))),
+            lambda request: Call(request, "x", link.writer.encoded(link.writer.add_payload(b"x" * 600))),
             lambda frame, item: item,
             refused.append,
         )
