@@ -4,19 +4,22 @@ An item is a small typed record. Commands and replies are those of the domain, e
 numbers are part of the protocol: a number is never used again for something else.
 
     Ask, Commit, Read, LookUp, Call   are answered once, by Answer, Payloads, Figures, Returned or Refusal
+    NewMessages, Stored               many requests and many answers of the most frequent kind
     Demand, SessionDemand             say how much the owner may give in all; Supply and SessionSupply give it
     Serving, Owns, Status, SessionLost  tell what has changed at the owner
 """
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias, get_args
+from collections.abc import Sequence
+from typing import Annotated, Final, TypeAlias, get_args
 
 import msgspec
-from msgspec import Raw
+from msgspec import Meta, Raw
 
 from bendybus.domain import commands, range_commands, session_commands
 from bendybus.domain.commands import Command, Reply
+from bendybus.names import Instant, SequenceNumber, SessionId
 
 __all__ = [
     "COMMANDS",
@@ -31,6 +34,7 @@ __all__ = [
     "Hello",
     "Item",
     "LookUp",
+    "NewMessages",
     "Owns",
     "Payloads",
     "Ping",
@@ -43,8 +47,10 @@ __all__ = [
     "SessionSupply",
     "Serving",
     "Status",
+    "Stored",
     "Supply",
     "kind_of",
+    "requests_in",
 ]
 
 # -- commands and replies ---------------------------------------------------------
@@ -149,6 +155,8 @@ class Ping(msgspec.Struct, array_like=True, frozen=True, tag=3):
 
 # -- requests to a partition ------------------------------------------------------
 
+Length: TypeAlias = Annotated[int, Meta(ge=0)]
+
 
 class Ask(msgspec.Struct, array_like=True, frozen=True, tag=10):
     """A command for a partition."""
@@ -197,6 +205,23 @@ class Call(msgspec.Struct, array_like=True, frozen=True, tag=14):
     body: Raw
 
 
+class NewMessages(msgspec.Struct, array_like=True, frozen=True, tag=15):
+    """Commands for partitions of one entity: each is an `Enqueue` of messages that are new (new_messages.py).
+
+    Each is a request, and their numbers follow each other. Since version 2.
+    """
+
+    id: int
+    """Of the first command."""
+    path: str
+    generation: str
+    commands: list[tuple[int, int, int]]
+    """The partition of each, where its payloads begin in the tail, and how many messages it has."""
+    heads: list[tuple[Length, int, Instant | None, SessionId | None]]
+    """`NewHead` of all messages, in the order of the commands. The payloads of a command lie one after the
+    other."""
+
+
 class Answer(msgspec.Struct, array_like=True, frozen=True, tag=20):
     id: int
     kind: int
@@ -227,6 +252,13 @@ class Figures(msgspec.Struct, array_like=True, frozen=True, tag=23):
 class Returned(msgspec.Struct, array_like=True, frozen=True, tag=24):
     id: int
     body: Raw
+
+
+class Stored(msgspec.Struct, array_like=True, frozen=True, tag=25):
+    """Answers of the kind `Enqueued`, without duplicates. Since version 2."""
+
+    answers: list[tuple[int, SequenceNumber, int, bool]]
+    """The number of each request, and the fields of its answer."""
 
 
 # -- giving messages to receivers elsewhere ---------------------------------------
@@ -314,6 +346,15 @@ class Status(msgspec.Struct, array_like=True, frozen=True, tag=40):
     availability: str
 
 
+def requests_in(item: Item) -> Sequence[int]:
+    """The numbers of the requests that an item has; none if it is not to be answered."""
+    if isinstance(item, NewMessages):
+        return range(item.id, item.id + len(item.commands))
+    return (item.id,) if isinstance(item, _REQUESTS) else ()
+
+
+_REQUESTS: Final = (Ask, Commit, Read, LookUp, Call)
+
 Item: TypeAlias = (
     Hello
     | Proof
@@ -323,11 +364,13 @@ Item: TypeAlias = (
     | Read
     | LookUp
     | Call
+    | NewMessages
     | Answer
     | Refusal
     | Payloads
     | Figures
     | Returned
+    | Stored
     | Demand
     | Supply
     | SessionDemand
