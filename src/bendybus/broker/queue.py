@@ -44,6 +44,9 @@ class Waiter(Protocol):
 class QueueSupplier(Protocol):
     """Gives messages of partitions elsewhere to the receivers here."""
 
+    def wanted(self, subqueue: SubQueue, count: int) -> None:
+        """A receiver lacks so many messages of this sub-queue, and waits for them."""
+
     def unwanted(self, subqueue: SubQueue) -> None:
         """No receiver waits any more for messages of this sub-queue."""
 
@@ -179,9 +182,6 @@ class Queue(Entity[ReceivingPort, PartitionHost, QueueDescription]):
 
     def stocked(self, subqueue: SubQueue) -> list[ReceivingPort]:
         """The partitions that have something for a receiver. Each call begins with a different one."""
-        if self.suppliers:
-            # Partitions elsewhere have to be asked: that makes their owners send something.
-            return list(self.in_turn())
         stocked = self._stocked[subqueue]
         hosts = [host for host in stocked if host.available(subqueue)]
         if len(hosts) < len(stocked):
@@ -192,8 +192,12 @@ class Queue(Entity[ReceivingPort, PartitionHost, QueueDescription]):
             return hosts[first:] + hosts[:first]
         return hosts
 
-    def wait(self, waiter: Waiter, subqueue: SubQueue) -> None:
+    def wait(self, waiter: Waiter, subqueue: SubQueue, wanted: int = 0) -> None:
+        """`wanted`: how many messages it would lock. Owners elsewhere are asked for as many."""
         self._waiting[subqueue][waiter] = None
+        if wanted:
+            for supplier in self.suppliers:
+                supplier.wanted(subqueue, wanted)
 
     def watch(self, waiter: Waiter, subqueue: SubQueue) -> None:
         """`wait`, for one that looks at messages and takes none: other brokers need not send them."""
@@ -274,8 +278,7 @@ class Queue(Entity[ReceivingPort, PartitionHost, QueueDescription]):
             return
         # A waiter that wants more joins the end of the list again, so iterate over a copy.
         for waiter in list(waiting):
-            hosts = self.hosts if self.suppliers else self._stocked[subqueue]
-            if not any(host.available(subqueue) for host in hosts):
+            if not any(host.available(subqueue) for host in self._stocked[subqueue]):
                 return
             waiting.pop(waiter, None)
             waiter.wake()

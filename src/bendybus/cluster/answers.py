@@ -47,9 +47,9 @@ def read_reply(frame: Frame, item: Item) -> Reply:
 
 
 def read_payloads(count: int, frame: Frame, item: Item) -> list[bytes | None]:
-    if not isinstance(item, Payloads) or len(item.places) != count:
+    if not isinstance(item, Payloads) or len(item.spans) != count:
         raise FrameError("an answer without the payloads that were asked for")
-    return frame.payloads(item.places)
+    return frame.payloads(item.spans)
 
 
 def read_locked(frame: Frame, item: Item) -> Message | None:

@@ -35,6 +35,10 @@ class Line:
         self.unwanted = False
         """Nobody waits any more. What was under way goes straight back."""
 
+    def want(self, count: int) -> None:
+        self.unwanted = False
+        self.wanted = max(self.wanted, count)
+
     def next_limit(self, waiting: bool) -> int | None:
         """The limit to tell the owner; None if it need not be changed."""
         limit, self.wanted = self._wanted_limit, 0
@@ -74,14 +78,11 @@ class Arrivals(Line):
 
     def take(self, number: PartitionNumber, count: int, size_max: int) -> list[Message]:
         """Up to so many messages of this partition with at most so many bytes, but one in any case."""
-        self.unwanted = False
         waiting = self.by_partition.get(number)
         taken: list[Message] = []
         while waiting and len(taken) < count and (not taken or size_max > 0):
             taken.append(waiting.popleft())
             size_max -= taken[-1].size
-        if len(taken) < count and not waiting:
-            self.wanted = max(self.wanted, count - len(taken))
         return taken
 
     def arrive(self, limit: int, number: PartitionNumber, messages: list[Message]) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from bendybus.broker.host import Host
 from bendybus.broker.mailbox import OnReply
 from bendybus.broker.partition_host import PartitionHost
+from bendybus.cluster.new_messages import enqueues_only
 from bendybus.domain.commands import Command, Enqueue, Enqueued, Reply
 from bendybus.domain.messages import Message, MessageState
 from bendybus.errors import BrokerError, InvalidOperation, QuotaExceeded
@@ -47,7 +48,7 @@ class Gathering:
     def submit(self, host: Host[Any], command: Command, done: AnswerTo) -> None:
         """`host.submit`, at the end of the frame if the command may wait for it."""
         if isinstance(host, PartitionHost):
-            if type(command) is Enqueue and _is_plain(command):
+            if enqueues_only(command):
                 self._by_host.setdefault(host, []).append((command, done))
                 return
             if host in self._by_host:
@@ -60,17 +61,6 @@ class Gathering:
         by_host, self._by_host = self._by_host, {}
         for host, gathered in by_host.items():
             _submit(host, gathered)
-
-
-def _is_plain(command: Enqueue) -> bool:
-    """Whether the messages can be enqueued together with others: no option applies to the whole command."""
-    return (
-        command.identities is None
-        and command.transfer is None
-        and command.destination is None
-        and not command.numbered
-        and not command.shelved
-    )
 
 
 def _submit(host: PartitionHost, gathered: list[tuple[Enqueue, AnswerTo]]) -> None:

@@ -18,8 +18,9 @@ import msgspec
 from msgspec import Raw
 
 from bendybus import errors
-from bendybus.cluster.items import COMMANDS, REPLIES, Ask, Item, Refusal, kind_of
-from bendybus.domain.commands import Command, Reply
+from bendybus.cluster.items import COMMANDS, REPLIES, Ask, Item, NewMessages, Refusal, Stored, kind_of
+from bendybus.cluster.new_messages import NewHead, messages_of
+from bendybus.domain.commands import Command, Enqueued, Reply
 from bendybus.domain.evaluation import Evaluated
 from bendybus.domain.messages import Amendment, Message, MessageState, Origin, SubQueue
 from bendybus.domain.session_commands import SessionAccepted
@@ -92,6 +93,42 @@ class FrameWriter:
     def add(self, item: Item) -> None:
         self._items.append(item)
 
+    def add_new_messages(
+        self,
+        request: int,
+        path: str,
+        generation: str,
+        number: int,
+        heads: Sequence[NewHead],
+        payloads: Sequence[bytes],
+    ) -> None:
+        """A command that enqueues messages that are new. Commands that follow each other are one item."""
+        last = self._items[-1] if self._items else None
+        if (
+            isinstance(last, NewMessages)
+            and last.id + len(last.commands) == request
+            and last.path == path
+            and last.generation == generation
+        ):
+            item = last
+        else:
+            item = NewMessages(request, path, generation, [], [])
+            self.add(item)
+        item.commands.append((number, self.size, len(heads)))
+        item.heads.extend(heads)
+        self._payloads.extend(payloads)
+        self.size += sum(map(len, payloads))
+
+    def add_stored(self, request: int, reply: Enqueued) -> None:
+        """The answer to a command. Answers that follow each other are one item."""
+        last = self._items[-1] if self._items else None
+        if isinstance(last, Stored):
+            item = last
+        else:
+            item = Stored([])
+            self.add(item)
+        item.answers.append((request, reply.first, reply.count, reply.scheduled))
+
     def command(self, request: int, path: str, generation: str, number: int, command: Command) -> Ask:
         """A command, to be added to this frame."""
         return Ask(request, path, generation, number, kind_of(command), self.encoded(command))
@@ -112,8 +149,8 @@ class FrameWriter:
         pairs = zip(messages, payloads, strict=True)
         return Raw(self._encoder.encode([self._head(message, payload) for message, payload in pairs]))
 
-    def place(self, payload: bytes) -> tuple[int, int]:
-        """Put a payload into the tail. Returns where it is, and its length."""
+    def add_payload(self, payload: bytes) -> tuple[int, int]:
+        """Put a payload into the tail. Returns its span: where it begins, and its length."""
         at = self.size
         self._payloads.append(payload)
         self.size += len(payload)
@@ -142,7 +179,7 @@ class FrameWriter:
 
     def _head(self, message: Message, payload: bytes | None) -> tuple[object, ...]:
         fits = payload is not None and self.size + len(payload) <= self._tail_max
-        at, length = self.place(payload) if payload is not None and fits else (None, 0)
+        at, length = self.add_payload(payload) if payload is not None and fits else (None, 0)
         origin = message.origin
         return (
             at,
@@ -192,8 +229,19 @@ class Frame:
         found: T = self._decoders.decode(kind, body, self._tail)
         return found
 
-    def payloads(self, places: Iterable[tuple[int, int] | None]) -> list[bytes | None]:
-        return [None if place is None else payload_at(self._tail, *place) for place in places]
+    def payloads(self, spans: Iterable[tuple[int, int] | None]) -> list[bytes | None]:
+        return [None if span is None else payload_at(self._tail, *span) for span in spans]
+
+    def new_messages(self, item: NewMessages) -> Iterator[tuple[int, int, list[Message]]]:
+        """The number of each command, its partition and its messages."""
+        first = 0
+        for request, (number, at, count) in enumerate(item.commands, item.id):
+            heads = item.heads[first : first + count]
+            if len(heads) != count:
+                raise FrameError(f"a command of {count} messages has the heads of {len(heads)}")
+            payloads = payload_at(self._tail, at, sum([length for length, *_ in heads]))
+            yield request, number, messages_of(heads, payloads)
+            first += count
 
     def _decoded(self, table: dict[int, type], kind: int, body: Raw) -> Any:
         found = table.get(kind)
@@ -208,19 +256,21 @@ class FrameReader:
     def __init__(self, head_max: int = HEAD_MAX, tail_max: int = TAIL_MAX) -> None:
         self.head_max = head_max
         self.tail_max = tail_max
-        self._buffer = bytearray()
-        self._needed = _PREFIX.size
-        """No frame is complete before the buffer has as many bytes."""
+        self._pieces: list[bytes] = []
+        """The beginning of a frame."""
+        self._missing = 0
+        """The frame is not complete before so many more bytes have arrived."""
         self._decoders = _Decoders()
 
     def feed(self, data: bytes) -> Iterator[Frame]:
         """The frames that are complete now. The limits may be changed between two of them."""
-        if self._buffer:
-            self._buffer += data
-            if len(self._buffer) < self._needed:
+        if self._pieces:
+            self._pieces.append(data)
+            self._missing -= len(data)
+            if self._missing > 0:
                 return
-            data = bytes(self._buffer)
-            self._buffer.clear()
+            data = b"".join(self._pieces)
+            self._pieces.clear()
         view = memoryview(data)
         at = 0
         while (end := self._end(view, at)) <= len(view):
@@ -229,8 +279,10 @@ class FrameReader:
             tail_at = head_at + head_size
             yield Frame(view[head_at:tail_at], view[tail_at:end], self._decoders)
             at = end
-        self._needed = end - at
-        self._buffer += view[at:]
+        self._missing = end - len(data)
+        if at < len(data):
+            # The same object, and no copy, if no frame is complete.
+            self._pieces.append(data[at:])
 
     def _end(self, view: memoryview, at: int) -> int:
         """Where the frame that begins here ends, as far as is known."""

@@ -4,6 +4,7 @@ An item is a small typed record. Commands and replies are those of the domain, e
 numbers are part of the protocol: a number is never used again for something else.
 
     Ask, Commit, Read, LookUp, Call   are answered once, by Answer, Payloads, Figures, Returned or Refusal
+    NewMessages, Stored               many requests and many answers of the most frequent kind
     Demand, SessionDemand, SelectiveDemand
                                       say how much the owner may give in all; Supply, SessionSupply and
                                       SelectiveSupply give it
@@ -13,13 +14,15 @@ numbers are part of the protocol: a number is never used again for something els
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias, get_args
+from collections.abc import Sequence
+from typing import Annotated, Final, TypeAlias, get_args
 
 import msgspec
-from msgspec import Raw
+from msgspec import Meta, Raw
 
 from bendybus.domain import commands, range_commands, session_commands
 from bendybus.domain.commands import Command, Reply
+from bendybus.names import Instant, SequenceNumber, SessionId
 
 __all__ = [
     "COMMANDS",
@@ -34,6 +37,7 @@ __all__ = [
     "Hello",
     "Item",
     "LookUp",
+    "NewMessages",
     "News",
     "Owns",
     "Payloads",
@@ -49,9 +53,11 @@ __all__ = [
     "SessionSupply",
     "Serving",
     "Status",
+    "Stored",
     "Supply",
     "Watch",
     "kind_of",
+    "requests_in",
 ]
 
 # -- commands and replies ---------------------------------------------------------
@@ -156,6 +162,8 @@ class Ping(msgspec.Struct, array_like=True, frozen=True, tag=3):
 
 # -- requests to a partition ------------------------------------------------------
 
+Length: TypeAlias = Annotated[int, Meta(ge=0)]
+
 
 class Ask(msgspec.Struct, array_like=True, frozen=True, tag=10):
     """A command for a partition."""
@@ -206,6 +214,23 @@ class Call(msgspec.Struct, array_like=True, frozen=True, tag=14):
     body: Raw
 
 
+class NewMessages(msgspec.Struct, array_like=True, frozen=True, tag=15):
+    """Commands for partitions of one entity: each is an `Enqueue` of messages that are new (new_messages.py).
+
+    Each is a request, and their numbers follow each other. Since version 2.
+    """
+
+    id: int
+    """Of the first command."""
+    path: str
+    generation: str
+    commands: list[tuple[int, int, int]]
+    """The partition of each, where its payloads begin in the tail, and how many messages it has."""
+    heads: list[tuple[Length, int, Instant | None, SessionId | None]]
+    """`NewHead` of all messages, in the order of the commands. The payloads of a command lie one after the
+    other."""
+
+
 class Answer(msgspec.Struct, array_like=True, frozen=True, tag=20):
     id: int
     kind: int
@@ -222,7 +247,7 @@ class Refusal(msgspec.Struct, array_like=True, frozen=True, tag=21):
 
 class Payloads(msgspec.Struct, array_like=True, frozen=True, tag=22):
     id: int
-    places: list[tuple[int, int] | None]
+    spans: list[tuple[int, int] | None]
     """Where each payload begins in the frame's tail, and its length; None for one that is gone."""
 
 
@@ -236,6 +261,13 @@ class Figures(msgspec.Struct, array_like=True, frozen=True, tag=23):
 class Returned(msgspec.Struct, array_like=True, frozen=True, tag=24):
     id: int
     body: Raw
+
+
+class Stored(msgspec.Struct, array_like=True, frozen=True, tag=25):
+    """Answers of the kind `Enqueued`, without duplicates. Since version 2."""
+
+    answers: list[tuple[int, SequenceNumber, int, bool]]
+    """The number of each request, and the fields of its answer."""
 
 
 # -- giving messages to receivers elsewhere ---------------------------------------
@@ -362,6 +394,15 @@ class Status(msgspec.Struct, array_like=True, frozen=True, tag=40):
     availability: str
 
 
+def requests_in(item: Item) -> Sequence[int]:
+    """The numbers of the requests that an item has; none if it is not to be answered."""
+    if isinstance(item, NewMessages):
+        return range(item.id, item.id + len(item.commands))
+    return (item.id,) if isinstance(item, _REQUESTS) else ()
+
+
+_REQUESTS: Final = (Ask, Commit, Read, LookUp, Call)
+
 Item: TypeAlias = (
     Hello
     | Proof
@@ -371,11 +412,13 @@ Item: TypeAlias = (
     | Read
     | LookUp
     | Call
+    | NewMessages
     | Answer
     | Refusal
     | Payloads
     | Figures
     | Returned
+    | Stored
     | Demand
     | Supply
     | SessionDemand

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from os import urandom
-from typing import Final, Protocol, TypeVar, cast
+from typing import Any, Final, Protocol, TypeVar, cast
 from uuid import uuid4
 
 from bendybus.cluster.frames import HEAD_MAX, TAIL_MAX, Frame, FrameError, FrameReader, FrameWriter, error_of
@@ -32,7 +32,9 @@ from bendybus.cluster.items import (
     Proof,
     Refusal,
     Returned,
+    Stored,
 )
+from bendybus.domain.commands import Enqueued
 from bendybus.errors import BrokerError, ServerBusy, StoreUnavailable
 
 __all__ = ["Identity", "LinkUser", "PeerLink"]
@@ -40,7 +42,9 @@ __all__ = ["Identity", "LinkUser", "PeerLink"]
 logger = logging.getLogger(__name__)
 
 # The versions of what items mean that this broker speaks, the oldest and the newest.
-VERSIONS: Final = (1, 1)
+VERSIONS: Final = (1, 2)
+# `NewMessages` and `Stored`.
+JOINED_ITEMS_SINCE: Final = 2
 
 CHALLENGE_SIZE: Final = 16
 # Until a broker has proved itself, only its greeting is read.
@@ -59,7 +63,6 @@ _ANSWERS: Final = (Answer, Refusal, Payloads, Figures, Returned)
 _GREETINGS: Final = (Hello, Proof)
 
 T = TypeVar("T")
-_Waiting = Callable[[Frame, Item], None]
 
 
 class LinkState(Enum):
@@ -124,6 +127,8 @@ class PeerLink(asyncio.Protocol):
         self.peer = expected or ""
         """The name of the other broker, once it is known."""
         self.instance = ""
+        self.joins_items = False
+        """Whether the other broker knows items that have many requests or answers."""
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.writer = FrameWriter()
         """The frame that leaves next. Add to it with `send`."""
@@ -131,7 +136,8 @@ class PeerLink(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._challenge = urandom(CHALLENGE_SIZE)
         self._their_challenge = b""
-        self._waiting: dict[int, tuple[_Waiting, Callable[[BrokerError], None], int]] = {}
+        self._waiting: dict[int, tuple[Callable[[Frame, Item], Any], Callable[[Any], None], int]] = {}
+        """By the number of each request: who reads its answer, who gets it, and the request's bytes."""
         self._last_id = 0
         self._unanswered_bytes = 0
         self._flushing: asyncio.Handle | None = None
@@ -188,8 +194,8 @@ class PeerLink(asyncio.Protocol):
             self._transport.abort()
         waiting, self._waiting = self._waiting, {}
         self._unanswered_bytes = 0
-        for _, refused, _ in waiting.values():
-            refused(self._unanswered())
+        for _, done, _ in waiting.values():
+            done(self._unanswered())
         if was_open:
             self._user.lost(self)
 
@@ -205,6 +211,8 @@ class PeerLink(asyncio.Protocol):
             self._greet(item)
         elif isinstance(item, _ANSWERS):
             self._answered(frame, item)
+        elif isinstance(item, Stored):
+            self._stored(item)
         elif isinstance(item, _GREETINGS):
             raise FrameError("a greeting on a connection that is open")
         elif not isinstance(item, Ping):
@@ -214,6 +222,7 @@ class PeerLink(asyncio.Protocol):
         if self.state is LinkState.GREETING and isinstance(item, Hello):
             self._refuse_stranger(item)
             self.peer, self.instance, self._their_challenge = item.broker, item.instance, item.challenge
+            self.joins_items = item.versions[1] >= JOINED_ITEMS_SINCE
             self.state = LINK[self.state, LinkEvent.HELLO]
             self.send(Proof(self._me.mac(self._me.broker, self._their_challenge, self._challenge)))
             # In a frame of its own: until it is read, the other side takes no larger one.
@@ -250,6 +259,15 @@ class PeerLink(asyncio.Protocol):
         if self.state is LinkState.CLOSED:
             return
         self.writer.add(item)
+        self._flush_soon()
+
+    def send_stored(self, request: int, reply: Enqueued) -> None:
+        """Answer a request with this reply."""
+        if self.state is not LinkState.CLOSED:
+            self.writer.add_stored(request, reply)
+            self._flush_soon()
+
+    def _flush_soon(self) -> None:
         if self.writer.size >= FRAME_BYTES:
             self._flush()
         elif self._flushing is None:
@@ -276,11 +294,12 @@ class PeerLink(asyncio.Protocol):
 
     def request(
         self,
-        make: Callable[[int], Item],
+        make: Callable[[int], Item | None],
         parse: Callable[[Frame, Item], T],
         done: Callable[[T | BrokerError], None],
     ) -> None:
-        """Ask something. `make` gets the request's number; `parse` reads its answer; `done` gets it."""
+        """Ask something. `make` gets the request's number, and returns the item unless it has added it to the
+        frame itself; `parse` reads the answer; `done` gets it."""
         if not self.is_open:
             done(self._unanswered())
             return
@@ -292,16 +311,25 @@ class PeerLink(asyncio.Protocol):
         item = make(self._last_id)
         size = self.writer.size - before
         self._unanswered_bytes += size
-        self._waiting[self._last_id] = (lambda frame, answer: done(parse(frame, answer))), done, size
-        self.send(item)
+        self._waiting[self._last_id] = parse, done, size
+        if item is not None:
+            self.writer.add(item)
+        self._flush_soon()
 
     def _answered(self, frame: Frame, item: Answer | Refusal | Payloads | Figures | Returned) -> None:
-        waiting = self._waiting.pop(item.id, None)
+        parse, done = self._take_waiting(item.id)
+        done(error_of(item) if isinstance(item, Refusal) else parse(frame, item))
+
+    def _stored(self, item: Stored) -> None:
+        for request, first, count, scheduled in item.answers:
+            _, done = self._take_waiting(request)
+            done(Enqueued(first, count, scheduled))
+
+    def _take_waiting(self, request: int) -> tuple[Callable[[Frame, Item], Any], Callable[[Any], None]]:
+        """Who reads the answer to a request, and who gets it."""
+        waiting = self._waiting.pop(request, None)
         if waiting is None:
-            raise FrameError(f"an answer to a request that was not made: {item.id}")
-        answered, refused, size = waiting
+            raise FrameError(f"an answer to a request that was not made: {request}")
+        parse, done, size = waiting
         self._unanswered_bytes -= size
-        if isinstance(item, Refusal):
-            refused(error_of(item))
-        else:
-            answered(frame, item)
+        return parse, done

@@ -32,6 +32,7 @@ from bendybus.cluster.items import (
     SessionSupply,
     Status,
     Supply,
+    requests_in,
 )
 from bendybus.cluster.link import Identity, PeerLink
 from bendybus.cluster.remote import RemotePartition, RemoteQueuePartition, RemoteStore
@@ -416,8 +417,9 @@ class Peers:
             self.by_name[link.peer].received(frame, item)
         elif self.service is not None:
             self.service.received(link, frame, item)
-        elif (request := getattr(item, "id", None)) is not None:
-            link.send(refusal_of(request, Unavailable("This broker is starting. Please retry.")))
+        else:
+            for request in requests_in(item):
+                link.send(refusal_of(request, Unavailable("This broker is starting. Please retry.")))
 
     def frame_ended(self, link: PeerLink) -> None:
         if self.service is not None:

@@ -32,7 +32,9 @@ from bendybus.cluster.answers import (
     read_reply,
 )
 from bendybus.cluster.detached import receive_elsewhere
+from bendybus.cluster.frames import FrameWriter
 from bendybus.cluster.items import Ask, Commit, LookUp, Read
+from bendybus.cluster.new_messages import NewHead, enqueues_only, taken_apart
 from bendybus.cluster.selecting import RemoteScan
 from bendybus.domain.commands import Command, Peek, Release, Reply
 from bendybus.domain.leases import LeaseRequest
@@ -52,6 +54,7 @@ from bendybus.errors import (
 from bendybus.names import EntityPath, Instant, LockToken, PartitionNumber, SequenceNumber
 
 if TYPE_CHECKING:
+    from bendybus.cluster.link import PeerLink
     from bendybus.cluster.peers import Peer
     from bendybus.cluster.supply import Supplier
 
@@ -163,11 +166,25 @@ class RemotePartition(Generic[E]):
             self._unanswered += 1
             # If the partition is being loaded, its owner lets the command wait.
             replied = partial(self._replied, command, done)
-            link.request(partial(self._ask, link.writer.command, command), read_reply, replied)
+            link.request(self._making(link, command), read_reply, replied)
         elif self.availability is Availability.LOADING:
             self._mailbox.append((command, done))
         else:
             done(self._unavailable())
+
+    def _making(self, link: PeerLink, command: Command) -> Callable[[int], Ask | None]:
+        """What makes the request for a command, once it has a number."""
+        if link.joins_items and enqueues_only(command):
+            new = taken_apart(command.messages)
+            if new is not None:
+                return partial(self._add_new_messages, link.writer, *new)
+        return partial(self._ask, link.writer.command, command)
+
+    def _add_new_messages(
+        self, writer: FrameWriter, heads: Sequence[NewHead], payloads: Sequence[bytes], request: int
+    ) -> None:
+        generation = self._entity.generation
+        writer.add_new_messages(request, self.path, generation, self.number, heads, payloads)
 
     def _ask(self, command_item: Callable[..., Ask], command: Command, request: int) -> Ask:
         return command_item(request, self.path, self._entity.generation, self.number, command)

@@ -103,8 +103,10 @@ class Selections:
     def take(self, selected: _Selected, number: PartitionNumber, count: int) -> list[Message]:
         selected.awaited = True
         taken = selected.take(number, count, ANY_SIZE)
-        if selected.wanted and self._asking is None:
-            self._asking = asyncio.get_running_loop().call_soon(self._ask)
+        if len(taken) < count:
+            selected.want(count - len(taken))
+            if self._asking is None:
+                self._asking = asyncio.get_running_loop().call_soon(self._ask)
         return taken
 
     def is_unknown(self, selected: _Selected) -> bool:

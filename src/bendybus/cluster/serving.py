@@ -33,6 +33,7 @@ from bendybus.cluster.items import (
     Figures,
     Item,
     LookUp,
+    NewMessages,
     Owns,
     Payloads,
     Read,
@@ -46,7 +47,7 @@ from bendybus.cluster.items import (
 )
 from bendybus.cluster.lending import Lender
 from bendybus.cluster.link import PeerLink
-from bendybus.domain.commands import Command, Done, Reply
+from bendybus.domain.commands import Command, Done, Enqueue, Enqueued, Reply
 from bendybus.domain.messages import SubQueue
 from bendybus.domain.session_commands import AcceptSession, ReleaseSession, SessionAccepted, SessionLock
 from bendybus.errors import (
@@ -170,8 +171,11 @@ class Service:
     def received(self, link: PeerLink, frame: Frame, item: Item) -> None:
         """A request or demand of another broker."""
         match item:
+            case NewMessages():
+                for request, number, messages in frame.new_messages(item):
+                    self._submit(link, request, item, number, Enqueue(messages))
             case Ask():
-                self._ask(link, frame, item)
+                self._submit(link, item.id, item, item.number, frame.command(item))
             case Demand() | SessionDemand() | SelectiveDemand() | Watch():
                 self._demand(link, item)
             case Read():
@@ -198,18 +202,20 @@ class Service:
             raise PartitionMoved(f"Partition {number} of '{path}' is not owned by this broker.")
         return entity, host
 
-    def _ask(self, link: PeerLink, frame: Frame, ask: Ask) -> None:
-        command = frame.command(ask)
+    def _submit(
+        self, link: PeerLink, request: int, to: Ask | NewMessages, number: int, command: Command
+    ) -> None:
+        """Give a command to a partition of the entity that `to` names."""
         try:
-            entity, host = self._host(ask.path, ask.generation, ask.number)
+            entity, host = self._host(to.path, to.generation, number)
         except BrokerError as refusal:
-            link.send(refusal_of(ask.id, refusal))
+            link.send(refusal_of(request, refusal))
             return
         if isinstance(command, ReleaseSession):
             self._lenders[link].forget(command.lock)
             if isinstance(host, PartitionHost):
                 host.let_go_session(command.lock)
-        done = AnswerTo(partial(self._answer, link, ask.id, entity, host, command))
+        done = AnswerTo(partial(self._answer, link, request, entity, host, command))
         self._gathering.submit(host, command, done)
 
     def _answer(
@@ -227,6 +233,9 @@ class Service:
             return
         if isinstance(reply, BrokerError):
             link.send(refusal_of(request, reply))
+            return
+        if isinstance(reply, Enqueued) and link.joins_items and not reply.duplicates:
+            link.send_stored(request, reply)
             return
         if (
             isinstance(command, AcceptSession)
@@ -272,8 +281,8 @@ class Service:
             if isinstance(payloads, Exception):
                 link.send(refusal_of(item.id, StoreUnavailable(f"{host}: {payloads}")))
                 return
-            places = [None if each is None else link.writer.place(each) for each in payloads]
-            link.send(Payloads(item.id, places))
+            spans = [None if each is None else link.writer.add_payload(each) for each in payloads]
+            link.send(Payloads(item.id, spans))
 
         host.store.read(item.rows, read)
 

@@ -2,9 +2,9 @@
 
 A receiver asks a partition for messages and gets those that are available at once (broker/partition_port.py).
 A remote partition has those that its owner has sent ahead. So the first receiver gets nothing and waits, and
-raises a demand: the total number of messages that the owner may send. The owner locks messages and sends them
-as they arrive, and waiting receivers are woken. There is one demand for each queue and owner, not for each
-partition, so a receiver with little credit does not make the owner lock messages in all of them.
+`Queue.wait` raises a demand: the total number of messages that the owner may send. The owner locks messages
+and sends them as they arrive, and waiting receivers are woken. There is one demand for each queue and owner,
+not for each partition, so a receiver with little credit does not make the owner lock messages in all of them.
 
 Messages that arrive and are not used at once are kept for the next credit, as the gateway keeps messages from
 a slow store (P-25). They go back, and no delivery is counted, when the receivers leave or have wanted nothing
@@ -134,11 +134,12 @@ class Supplier:
         return len(self._arrivals[subqueue].by_partition.get(number, ()))
 
     def take(self, number: PartitionNumber, count: int, size_max: int, subqueue: SubQueue) -> list[Message]:
-        arrivals = self._arrivals[subqueue]
-        taken = arrivals.take(number, count, size_max)
-        if arrivals.wanted:
-            self._ask_soon()
-        return taken
+        return self._arrivals[subqueue].take(number, count, size_max)
+
+    def wanted(self, subqueue: SubQueue, count: int) -> None:
+        """A receiver here waits for so many messages."""
+        self._arrivals[subqueue].want(count)
+        self._ask_soon()
 
     def is_unknown(self, subqueue: SubQueue) -> bool:
         if self._link is None:
@@ -250,6 +251,8 @@ class Supplier:
         elif arrivals.unwanted:
             self._return_all(arrivals)
         else:
+            if messages:
+                self._queue.stock(self._queue.hosts[number], subqueue)
             self._news[subqueue] = None
             if self._waking is None:
                 self._waking = asyncio.get_running_loop().call_soon(self._wake)
@@ -286,9 +289,9 @@ class Supplier:
         """A session of this partition that the owner has locked for a receiver here."""
         line, found = self._seekers[exclusive], self._found[exclusive]
         line.unwanted = False
-        for place, (where, accepted) in enumerate(found):
+        for index, (where, accepted) in enumerate(found):
             if where == number:
-                del found[place]
+                del found[index]
                 return accepted
         if not found:
             line.wanted = max(line.wanted, self._queue.waiting_count(SubQueue.MAIN) + 1)
@@ -305,6 +308,7 @@ class Supplier:
             return
         line.arrived += 1
         self._found[exclusive].append((number, accepted))
+        self._queue.stock(self._queue.hosts[number], SubQueue.MAIN)
         if not line.unwanted:
             self._queue.wake(SubQueue.MAIN)
         self._release_found(exclusive)
@@ -337,7 +341,8 @@ class Supplier:
         if session is None:
             return []
         taken = session.take(session.number, count, size_max)
-        if session.wanted:
+        if len(taken) < count and session.is_empty:
+            session.want(count - len(taken))
             self._ask_soon()
         return taken
 

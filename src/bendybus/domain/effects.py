@@ -5,8 +5,8 @@ durable effects concern other messages, which expired or whose locks ended. The 
 `MessagesAvailable`, `SessionsReady` and `SessionsLost` are for receivers;
 `PublishMessages` and `ActivateMessages` are for the host of a topic's partition.
 
-Nobody changes an effect, a command or a reply. Yet effects, commands and their usual replies are not frozen: a
-frozen dataclass takes several times as long to make.
+Nobody changes an effect, a command or a reply. Yet effects, commands and their usual replies are not frozen:
+a frozen dataclass takes several times as long to make.
 """
 
 from __future__ import annotations

@@ -118,8 +118,8 @@ class Receiver:
         finally:
             self._taking = False
         self._crowded = self._link.crowded
-        if self._wanted() > 0:
-            self._wait()
+        if (wanted := self._wanted()) > 0:
+            self._wait(wanted)
 
     def _wanted(self) -> int:
         return self._link.credit - self._expected if self._connection.writable else 0
@@ -317,8 +317,8 @@ class Receiver:
     def _has_more(self, host: ReceivingPort) -> bool:
         return host.available(self.subqueue) > 0
 
-    def _wait(self) -> None:
-        self._queue.wait(self, self.subqueue)
+    def _wait(self, wanted: int) -> None:
+        self._queue.wait(self, self.subqueue, wanted)
 
     def _stop_waiting(self) -> None:
         self._queue.stop_waiting(self, self.subqueue)

@@ -10,6 +10,7 @@ everything has been examined. Partitions of another broker are examined there
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from bendybus.broker.partition_port import ReceivingPort
@@ -58,12 +59,12 @@ class SelectiveReceiver(Receiver):
         for scan in self._scans.values():
             scan.rest(soon=soon)
 
-    def _wait(self) -> None:
+    def _wait(self, wanted: int) -> None:
         if self._queue.suppliers:
             # Those who wait in the first line make other brokers send any messages, not only these.
             self._queue.wait_to_borrow(self, self.subqueue)
         else:
-            super()._wait()
+            super()._wait(wanted)
 
     def _stop_waiting(self) -> None:
         self._queue.stop_borrowing(self, self.subqueue)
@@ -72,6 +73,10 @@ class SelectiveReceiver(Receiver):
 
     def _loading(self) -> bool:
         return super()._loading() or any(scan.is_unknown for scan in self._scans.values())
+
+    def _partitions(self) -> Iterable[ReceivingPort]:
+        # Other brokers send nothing for a selector that they have not been asked for.
+        return self._queue.in_turn() if self._queue.suppliers else super()._partitions()
 
     def _lock(self, host: ReceivingPort, count: int) -> list[Message]:
         scan = self._scan(host)

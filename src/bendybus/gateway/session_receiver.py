@@ -190,7 +190,7 @@ class SessionReceiver(Receiver):
     def _has_more(self, host: ReceivingPort) -> bool:
         return self._session is not None and host.waiting_in_session(self._session)
 
-    def _wait(self) -> None:
+    def _wait(self, wanted: int) -> None:
         """Nothing to do: the partition informs the holder of a session about every message."""
 
     def _stop_waiting(self) -> None:

@@ -82,7 +82,7 @@ class _Request:
             return
         self.take()
         if not self.ready.done():
-            self._queue.wait(self, self._subqueue)
+            self._queue.wait(self, self._subqueue, wanted=1)
 
     def take(self) -> None:
         """Lock what can be had, from whichever partition has it, until one is ready."""

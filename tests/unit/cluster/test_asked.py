@@ -8,6 +8,9 @@ import pytest
 
 from bendybus.broker.partition_host import PartitionHost
 from bendybus.broker.queue import Queue
+from bendybus.cluster import link
+from bendybus.cluster.frames import FrameWriter
+from bendybus.cluster.items import Answer, Ask, NewMessages, Stored
 from bendybus.cluster.remote import RemotePartition
 from bendybus.domain.commands import Complete, Enqueue, Enqueued, Peek
 from bendybus.domain.entities import QueueDescription
@@ -65,6 +68,50 @@ async def test_what_clients_send_in_one_turn_is_one_command_for_the_owner(counte
         # Each client is told about its own messages.
         first = replies[0].first
         assert replies == [Enqueued(first, 2), Enqueued(first + 2, 1), Enqueued(first + 3, 3)]
+
+
+@pytest.fixture
+def items(monkeypatch: pytest.MonkeyPatch) -> list[type]:
+    """The kinds of items that brokers say to each other."""
+    said: list[type] = []
+    take = FrameWriter.take
+
+    def taking(self: FrameWriter) -> list[bytes]:
+        said.extend(map(type, self._items))
+        return take(self)
+
+    monkeypatch.setattr(FrameWriter, "take", taking)
+    return said
+
+
+async def test_what_clients_send_in_one_turn_is_one_request_for_an_owner(items: list[type]) -> None:
+    async with members() as cluster:
+        here, *_ = await queues(cluster)
+        elsewhere = [host for host in here.hosts if isinstance(host, RemotePartition)]
+        items.clear()
+
+        replies = await asyncio.gather(*(host.ask(Enqueue(made("a", "b"))) for host in elsewhere))
+
+        assert [reply.count for reply in replies] == [2] * len(elsewhere)
+        assert (items.count(NewMessages), items.count(Ask), items.count(Stored)) == (1, 0, 1)
+        for host in elsewhere:
+            assert await texts_in(host) == ["a", "b"]
+
+
+async def test_a_broker_of_the_first_version_is_asked_as_it_expects(
+    items: list[type], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "VERSIONS", (1, 1))
+    async with members() as cluster:
+        _, _, partition = await queues(cluster)
+        items.clear()
+
+        replies = await asyncio.gather(*(partition.ask(Enqueue(made(text))) for text in "abc"))
+
+        assert [reply.count for reply in replies] == [1, 1, 1]
+        assert (items.count(Ask), items.count(Answer)) == (3, 3)
+        assert NewMessages not in items and Stored not in items
+        assert await texts_in(partition) == ["a", "b", "c"]
 
 
 async def test_what_follows_other_commands_is_not_put_before_them(counted: list[int]) -> None:

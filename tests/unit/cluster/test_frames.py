@@ -20,7 +20,19 @@ from bendybus.cluster.frames import (
     error_of,
     refusal_of,
 )
-from bendybus.cluster.items import Answer, Ask, Demand, Item, Payloads, Ping, Supply, kind_of
+from bendybus.cluster.items import (
+    Answer,
+    Ask,
+    Demand,
+    Item,
+    NewMessages,
+    Payloads,
+    Ping,
+    Supply,
+    kind_of,
+    requests_in,
+)
+from bendybus.cluster.new_messages import taken_apart
 from bendybus.domain.commands import (
     Abandon,
     Command,
@@ -79,6 +91,14 @@ def written(*added: Item, writer: FrameWriter | None = None) -> bytes:
     for item in added:
         writer.add(item)
     return b"".join(writer.take())
+
+
+def add_new(
+    writer: FrameWriter, request: int, path: str, generation: str, number: int, sent: list[Message]
+) -> None:
+    taken = taken_apart(sent)
+    assert taken is not None
+    writer.add_new_messages(request, path, generation, number, *taken)
 
 
 def crossed(command: Command) -> Command:
@@ -153,15 +173,86 @@ def test_payloads_of_several_items_share_the_tail() -> None:
     writer = FrameWriter()
     first, second = Message(b"one", 3), Message(b"three", 5)
     supply = Supply("orders", "g", 0, None, 4, 2, writer.encoded([first, second]))
-    places: list[tuple[int, int] | None] = [writer.place(b"four"), None]
+    spans: list[tuple[int, int] | None] = [writer.add_payload(b"four"), None]
 
-    (frame,) = FrameReader().feed(written(supply, Payloads(9, places), writer=writer))
+    (frame,) = FrameReader().feed(written(supply, Payloads(9, spans), writer=writer))
 
     found, read = frame.items
     assert isinstance(found, Supply)
     assert isinstance(read, Payloads)
-    assert frame.payloads(read.places) == [b"four", None]
+    assert frame.payloads(read.spans) == [b"four", None]
     assert [message.payload for message in frame.messages(found.messages)] == [b"one", b"three"]
+
+
+def test_commands_with_new_messages_that_follow_each_other_are_one_item() -> None:
+    writer = FrameWriter()
+    writer.add_payload(b"of something else")
+    add_new(writer, 7, "orders", "g", 3, [Message(b"one", 4), Message(b"", 1, Timestamp(5))])
+    add_new(writer, 8, "orders", "g", 0, [Message(b"three", 6, None, Symbol("session"))])
+
+    (frame,) = FrameReader().feed(written(writer=writer))
+
+    (item,) = frame.items
+    assert isinstance(item, NewMessages)
+    assert (item.path, item.generation) == ("orders", "g")
+    assert requests_in(item) == range(7, 9)
+    found = [(request, number, list(map(fields, each))) for request, number, each in frame.new_messages(item)]
+    assert found == [
+        (7, 3, [fields(Message(b"one", 4)), fields(Message(b"", 1, 5))]),
+        (8, 0, [fields(Message(b"three", 6, None, "session"))]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("request_number", "path", "generation"), [(9, "orders", "g"), (8, "other", "g"), (8, "orders", "h")]
+)
+def test_other_commands_with_new_messages_are_another_item(
+    request_number: int, path: str, generation: str
+) -> None:
+    writer = FrameWriter()
+    add_new(writer, 7, "orders", "g", 3, [Message(b"one", 4)])
+    add_new(writer, request_number, path, generation, 3, [Message(b"two", 4)])
+
+    (frame,) = FrameReader().feed(written(writer=writer))
+
+    found = [each for item in frame.items for each in frame.new_messages(item)]
+    assert [(request, [each.payload for each in sent]) for request, _, sent in found] == [
+        (7, [b"one"]),
+        (request_number, [b"two"]),
+    ]
+
+
+def test_new_messages_stay_behind_what_was_added_before() -> None:
+    writer = FrameWriter()
+    add_new(writer, 1, "orders", "g", 3, [Message(b"one", 4)])
+    writer.add(writer.command(2, "orders", "g", 3, Peek(0, 1)))
+    add_new(writer, 3, "orders", "g", 3, [Message(b"two", 4)])
+
+    (frame,) = FrameReader().feed(written(writer=writer))
+
+    assert list(map(type, frame.items)) == [NewMessages, Ask, NewMessages]
+
+
+@pytest.mark.parametrize(
+    ("commands", "lengths"),
+    [
+        ([(0, 0, 2)], [1]),
+        ([(0, 0, -1)], [1]),
+        ([(0, 0, 1)], [5]),
+        ([(0, -1, 1)], [1]),
+        ([(0, 1, 2)], [5, -4]),
+    ],
+)
+def test_new_messages_with_heads_that_do_not_fit_are_refused(
+    commands: list[tuple[int, int, int]], lengths: list[int]
+) -> None:
+    writer = FrameWriter()
+    writer.add_payload(b"four")
+    heads = [(length, 1, None, None) for length in lengths]
+
+    with pytest.raises(FrameError):
+        (frame,) = FrameReader().feed(written(NewMessages(1, "q", "g", commands, heads), writer=writer))
+        list(frame.new_messages(frame.items[0]))
 
 
 def test_numbers_and_texts_of_amqp_arrive_as_plain_ones() -> None:
@@ -246,14 +337,14 @@ def test_a_frame_of_another_version_is_refused() -> None:
         list(FrameReader().feed(bytes(data)))
 
 
-@pytest.mark.parametrize("place", [(-1, 2), (0, 99), (5, 1), (2, -1)])
-def test_a_payload_outside_of_its_frame_is_refused(place: tuple[int, int]) -> None:
+@pytest.mark.parametrize("span", [(-1, 2), (0, 99), (5, 1), (2, -1)])
+def test_a_payload_outside_of_its_frame_is_refused(span: tuple[int, int]) -> None:
     writer = FrameWriter()
-    writer.place(b"four")
+    writer.add_payload(b"four")
     (frame,) = FrameReader().feed(written(Ping(), writer=writer))
 
     with pytest.raises(FrameError, match="outside"):
-        frame.payloads([place])
+        frame.payloads([span])
 
 
 def test_a_command_with_an_unknown_number_is_refused() -> None:

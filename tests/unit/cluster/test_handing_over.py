@@ -161,7 +161,7 @@ async def take(queue: Queue, number: int, count: int) -> list[Message]:
             if len(self.taken) < count:
                 self.taken += queue.hosts[number].lock(count - len(self.taken), PAGE, MAIN)
             if len(self.taken) < count:
-                queue.wait(self, MAIN)
+                queue.wait(self, MAIN, count - len(self.taken))
 
     taker = Taker()
     taker.wake()

@@ -14,7 +14,10 @@ from bendybus.cluster import link as link_module
 from bendybus.cluster.frames import Frame, FrameError, refusal_of
 from bendybus.cluster.items import Call, Hello, Item, Ping, Returned
 from bendybus.cluster.link import Identity, PeerLink
+from bendybus.domain.commands import Enqueued
 from bendybus.errors import BrokerError, InvalidOperation, ServerBusy, StoreUnavailable
+from bendybus.names import SequenceNumber
+from fix_async import until
 
 SECRET = b"s" * 32
 A, B = Identity("cluster", "a", SECRET), Identity("cluster", "b", SECRET)
@@ -188,8 +191,50 @@ async def test_another_broker_than_was_called_is_refused(pair: Pair) -> None:
 async def test_a_broker_without_a_common_version_is_refused() -> None:
     link = PeerLink(A, User())
 
-    with pytest.raises(FrameError, match="versions 2 to 3"):
-        link._greet(Hello((2, 3), "cluster", "b", "i", b"c" * 16))
+    with pytest.raises(FrameError, match="versions 3 to 4"):
+        link._greet(Hello((3, 4), "cluster", "b", "i", b"c" * 16))
+
+
+@pytest.mark.parametrize(("newest", "joins"), [(1, False), (2, True), (3, True)])
+async def test_a_broker_is_sent_only_what_its_version_knows(pair: Pair, newest: int, joins: bool) -> None:
+    await pair.open()
+
+    pair.links[0]._greet(Hello((1, newest), "cluster", "b", "i", b"c" * 16))
+
+    assert pair.links[0].joins_items is joins
+
+
+async def test_answers_of_one_turn_are_one_item(pair: Pair) -> None:
+    await pair.open()
+    await pair.opened()
+    asking, asked = pair.links
+    pair.users[1].answers = False
+    answers: list[object] = []
+    for _ in range(3):
+        asking.request(
+            lambda request: Call(request, "x", asking.writer.encoded(None)), _never, answers.append
+        )
+    await until(lambda: ["x"] * 3 in pair.users[1].frames)
+
+    for request in (1, 3, 2):
+        asked.send_stored(request, Enqueued(SequenceNumber(request * 10), request))
+    assert len(asked.writer._items) == 1
+    await until(lambda: len(answers) == 3)
+
+    assert answers == [Enqueued(10, 1), Enqueued(30, 3), Enqueued(20, 2)]
+
+
+async def test_an_answer_to_a_request_that_was_not_made_ends_the_connection(pair: Pair) -> None:
+    await pair.open()
+    await pair.opened()
+
+    pair.links[1].send_stored(7, Enqueued(SequenceNumber(1), 1))
+
+    await pair.closed()
+
+
+def _never(frame: Frame, item: Item) -> object:
+    raise AssertionError("a reply that is stored needs no reading")
 
 
 async def test_nothing_is_served_before_the_proof(pair: Pair) -> None:
@@ -211,7 +256,7 @@ async def test_a_side_that_does_not_answer_takes_no_more_than_its_share(pair: Pa
 
     def ask() -> None:
         link.request(
-            lambda request: Call(request, "x", link.writer.encoded(link.writer.place(b"x" * 600))),
+            lambda request: Call(request, "x", link.writer.encoded(link.writer.add_payload(b"x" * 600))),
             lambda frame, item: item,
             refused.append,
         )

@@ -171,7 +171,7 @@ async def test_a_receiver_goes_on_when_the_owner_changes() -> None:
         def wake(self) -> None:
             for host in self.queue.in_turn():
                 self.taken += host.lock(5, PAGE, MAIN)
-            self.queue.wait(self, MAIN)
+            self.queue.wait(self, MAIN, wanted=5)
 
     async with nodes() as cluster:
         await new_queue(cluster)

@@ -84,7 +84,7 @@ class Taker:
             if self.credit > len(self.taken):
                 self.taken += host.lock(self.credit - len(self.taken), PAGE, MAIN)
         if self.credit > len(self.taken):
-            self.queue.wait(self, MAIN)
+            self.queue.wait(self, MAIN, self.credit - len(self.taken))
         self.changed.set()
 
     async def has(self, count: int) -> list[Message]:
@@ -149,6 +149,21 @@ async def test_messages_come_to_a_receiver_that_waits() -> None:
             assert await host.ask(Complete([message.lock_token])) == Settled([])
         for host in there.hosts:
             assert await host.ask(Peek(SequenceNumber(0), 1)) == Given([])
+
+
+async def test_partitions_elsewhere_are_in_stock_once_their_messages_have_arrived() -> None:
+    async with members() as cluster:
+        here = await queue_at(cluster, "b")
+        (first, *_) = remote(here)
+        await first.ask(Enqueue(made("one", "two")))
+        assert here.stocked(MAIN) == []
+
+        here.wait(Taker(here, 0), MAIN, wanted=2)
+        await until(lambda: first.available(MAIN) > 0)
+
+        assert here.stocked(MAIN) == [first]
+        assert len(await Taker(here, 2).has(2)) == 2
+        assert here.stocked(MAIN) == []
 
 
 async def test_messages_of_a_partition_elsewhere_keep_their_order() -> None:
