@@ -87,14 +87,9 @@ class Elsewhere(Protocol):
         """When clients of other brokers last used the entity; None if one of them cannot be asked."""
 
     async def change_rules(
-        self,
-        topic_path: str,
-        name: str,
-        *,
-        add: RuleDescription | None = None,
-        remove: str | None = None,
+        self, topic_path: str, name: str, changes: Sequence[RuleDescription | str]
     ) -> None:
-        """Add or remove a rule of a subscription where the catalog is."""
+        """Add rules of a subscription, or remove them by their names, where the catalog is: all or none."""
 
 
 class Alone:
@@ -152,11 +147,6 @@ class Alone:
         return Instant(0)
 
     async def change_rules(
-        self,
-        topic_path: str,
-        name: str,
-        *,
-        add: RuleDescription | None = None,
-        remove: str | None = None,
+        self, topic_path: str, name: str, changes: Sequence[RuleDescription | str]
     ) -> None:
         raise AssertionError("the catalog is here")
