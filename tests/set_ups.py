@@ -49,7 +49,6 @@ REFUSED: Final[Mapping[str, str]] = {
     "a backup of a cluster cannot be made yet": "backups of a running cluster",
     "The root key cannot be changed yet": "new root keys",
     "emptying the namespace cannot be used with several": "emptying a namespace",
-    "a transaction that changes rules cannot be used with several": "changes of rules in a transaction",
 }
 
 # Why a test shows nothing with several brokers: `pytest.mark.one_broker("files")`.

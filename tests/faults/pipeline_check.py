@@ -37,7 +37,8 @@ COUNT: Final = 3000
 KEYS: Final = 20
 # From the moment when the command begins to work, which is some seconds after its start.
 LIFE_S: Final = (0.0, 6.0)
-PATIENCE_S: Final = 300.0
+# On a machine that is busy with other work, Spark alone takes minutes to start.
+PATIENCE_S: Final = 900.0
 
 QUEUES: Final = {
     "captured": {"EnablePartitioning": True},
@@ -116,18 +117,26 @@ class Check:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(life_s)
             ended = process.poll()
-            for pid in [process.pid, *processes_below(process.pid)]:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            process.communicate()
+            self._kill(process)
             told = f"killed after {life_s:.1f} s" if ended is None else f"ended by itself ({ended})"
             print(f"  {arguments[0]}: {number + 1} of {self._kills}, {told}", flush=True)  # noqa: T201
         last = self._start(arguments)
-        told, _ = last.communicate(timeout=PATIENCE_S)
+        try:
+            told, _ = last.communicate(timeout=PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self._kill(last)
+            raise
         assert last.returncode == 0, f"{arguments[0]} failed; see {self.folder / 'commands.log'}"
         summary = json.loads(told)
         assert isinstance(summary, dict) and summary["outcome"] == "finished", summary
         return summary
+
+    @staticmethod
+    def _kill(process: subprocess.Popen[str]) -> None:
+        for pid in [process.pid, *processes_below(process.pid)]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.communicate()
 
     def _start(self, arguments: tuple[str, ...]) -> subprocess.Popen[str]:
         environment = {**os.environ, "BENDYBUS_CONNECTION_STRING": self.server.connection_string}

@@ -120,14 +120,9 @@ class Elsewhere(Protocol):
         """Whether a link of another broker holds the entity. `StoreUnavailable` if one cannot be asked."""
 
     async def change_rules(
-        self,
-        topic_path: str,
-        name: str,
-        *,
-        add: RuleDescription | None = None,
-        remove: str | None = None,
+        self, topic_path: str, name: str, changes: Sequence[RuleDescription | str]
     ) -> None:
-        """Add or remove a rule of a subscription where the catalog is."""
+        """Add rules of a subscription, or remove them by their names, where the catalog is: all or none."""
 
 
 class Alone:
@@ -192,11 +187,6 @@ class Alone:
         raise AssertionError("the catalog is here")
 
     async def change_rules(
-        self,
-        topic_path: str,
-        name: str,
-        *,
-        add: RuleDescription | None = None,
-        remove: str | None = None,
+        self, topic_path: str, name: str, changes: Sequence[RuleDescription | str]
     ) -> None:
         raise AssertionError("the catalog is here")

@@ -7,7 +7,7 @@ description. Deleting a topic deletes its subscriptions in the same step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -28,9 +28,10 @@ from bendybus.domain.topic_entities import (
 from bendybus.errors import EntityExists, EntityNotFound, QuotaExceeded
 from bendybus.names import Instant
 
-__all__ = ["RuleChange", "Topics"]
+__all__ = ["RuleChange", "Topics", "with_change"]
 
-RuleChange: TypeAlias = Callable[[SubscriptionDescription], SubscriptionDescription]
+RuleChange: TypeAlias = RuleDescription | str
+"""A rule that is added, or the name of one that is removed."""
 """Adding or removing a rule, as a function of a subscription's description."""
 
 
@@ -193,7 +194,7 @@ class Topics:
     async def add_rule(self, topic_path: str, name: str, rule: RuleDescription) -> None:
         """Add a rule. It applies from the next message on. `EntityExists` if its name is taken."""
         if not self._entities.elsewhere.has_catalog:
-            await self._entities.elsewhere.change_rules(topic_path, name, add=rule)
+            await self._entities.elsewhere.change_rules(topic_path, name, [rule])
             return
         async with self._entities.changing:
             subscription = self.get_subscription(topic_path, name)
@@ -206,7 +207,7 @@ class Topics:
 
     async def remove_rule(self, topic_path: str, name: str, rule_name: str) -> None:
         if not self._entities.elsewhere.has_catalog:
-            await self._entities.elsewhere.change_rules(topic_path, name, remove=rule_name)
+            await self._entities.elsewhere.change_rules(topic_path, name, [rule_name])
             return
         async with self._entities.changing:
             subscription = self.get_subscription(topic_path, name)
@@ -215,12 +216,14 @@ class Topics:
     async def change_rules(self, topic_path: str, name: str, changes: Sequence[RuleChange]) -> None:
         """Make several changes as one: all of them, or none if one raises (P-24)."""
         if not self._entities.elsewhere.has_catalog:
-            self._entities.elsewhere.refuse("a transaction that changes rules")
+            await self._entities.elsewhere.change_rules(topic_path, name, changes)
+            return
         async with self._entities.changing:
             subscription = self.get_subscription(topic_path, name)
             description = subscription.description
             for change in changes:
-                description = change(description)
+                dated = change if isinstance(change, str) else self._dated(change)
+                description = with_change(description, dated)
             await self._keep(subscription, description)
 
     async def _keep(self, subscription: Subscription, description: SubscriptionDescription) -> None:
@@ -237,6 +240,13 @@ class Topics:
 
     def _dated(self, rule: RuleDescription) -> RuleDescription:
         return rule if rule.created_at else replace(rule, created_at=self._entities.clock.now())
+
+
+def with_change(description: SubscriptionDescription, change: RuleChange) -> SubscriptionDescription:
+    """The subscription after this change. Raises if it cannot be made."""
+    if isinstance(change, str):
+        return description.without_rule(change)
+    return description.with_rule(change)
 
 
 def _kept(before: SubscriptionDescription) -> dict[str, Any]:

@@ -245,10 +245,15 @@ class Cluster:
     # -- changes, elsewhere -------------------------------------------------------
 
     async def change_rules(
-        self, topic_path: str, name: str, *, add: RuleDescription | None = None, remove: str | None = None
+        self, topic_path: str, name: str, changes: Sequence[RuleDescription | str]
     ) -> None:
-        rule = None if add is None else rule_to_record(add)
-        await self.leader.call("change-rules", (topic_path, name, rule, remove), type(None))
+        shown = [each if isinstance(each, str) else rule_to_record(each) for each in changes]
+        if len(shown) != 1:
+            await self.leader.call("change-rules-together", (topic_path, name, shown), type(None))
+            return
+        (change,) = shown
+        added, removed = (None, change) if isinstance(change, str) else (change, None)
+        await self.leader.call("change-rules", (topic_path, name, added, removed), type(None))
 
 
 def stores_of(cluster: Cluster, broker: str) -> list[str]:

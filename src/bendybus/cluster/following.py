@@ -148,6 +148,7 @@ class Following:
             "consumer-lease": self._consumer_lease,
             "snapshot": self._snapshot,
             "change-rules": self._change_rules,
+            "change-rules-together": self._change_rules_together,
             **LinkedEntityCalls(self._broker, self._cluster).calls(),
             **{name: partial(self._obey, order) for name, order in orders.items()},
         }
@@ -183,6 +184,13 @@ class Following:
             await self._broker.topics.add_rule(topic_path, name, rule_from_record(added))
         if removed is not None:
             await self._broker.topics.remove_rule(topic_path, name, removed)
+
+    async def _change_rules_together(self, link: PeerLink, frame: Frame, call: Call) -> None:
+        """Those of a transaction."""
+        self._refuse_without_catalog()
+        topic_path, name, shown = frame.decoded(tuple[str, str, list[dict[str, Any] | str]], call.body)
+        changes = [each if isinstance(each, str) else rule_from_record(each) for each in shown]
+        await self._broker.topics.change_rules(topic_path, name, changes)
 
     # -- anywhere -----------------------------------------------------------------
 

@@ -300,9 +300,11 @@ class Receiver:
         host.submit(Complete(tokens), removed)
 
     def _answer_drain(self) -> None:
-        """Answer a drain once every partition has been asked and has answered."""
+        """Answer a drain once every partition has been asked and has answered, or no credit is left."""
         under_way = self._reading or self._expected
-        if self._link.drain and not under_way and not self._loading() and self._connection.writable:
+        is_full = self._link.credit <= 0 and not self._link.crowded
+        is_done = not under_way and (is_full or not self._loading())
+        if self._link.drain and is_done and self._connection.writable:
             self._stop_waiting()
             self._link.drained()
 

@@ -19,7 +19,7 @@ from bendybus.broker.lifecycle import Availability
 from bendybus.broker.partition_port import PartitionPort, ReceivingPort
 from bendybus.broker.queue import Queue
 from bendybus.broker.topic import SendTarget, Subscription, Topic
-from bendybus.broker.topics import RuleChange
+from bendybus.broker.topics import RuleChange, with_change
 from bendybus.domain.commands import CancelScheduled, Command, Enqueue
 from bendybus.domain.entities import QueueDescription
 from bendybus.domain.messages import Message
@@ -225,7 +225,7 @@ class Transaction:
         self.scope.enter(subscription.top_level, PartitionNumber(0))
         description = subscription.description
         for each in (*self.rule_changes, change):
-            description = each(description)
+            description = with_change(description, each)
         self.subscription = subscription
         self.rule_changes.append(change)
 

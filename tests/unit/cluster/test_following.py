@@ -90,6 +90,25 @@ async def test_rules_are_changed_where_the_catalog_is_and_hold_everywhere() -> N
             await follower.remove_rule("events", "all", "large")
 
 
+@pytest.mark.parametrize("broker", ["a", "b"])
+async def test_the_rules_of_a_transaction_change_together_or_not_at_all(broker: str) -> None:
+    async with members() as cluster:
+        await topic(cluster)
+        topics = cluster[broker].broker.topics
+        large, small = (RuleDescription(name, SqlFilter("size > 5")) for name in ("large", "small"))
+
+        await topics.change_rules("events", "all", [large, small, "$Default"])
+        with pytest.raises(EntityNotFound):
+            await topics.change_rules("events", "all", ["large", "gone"])
+        with pytest.raises(EntityExists):
+            await topics.change_rules("events", "all", ["large", small])
+        await topics.change_rules("events", "all", ["small"])
+
+        for member in cluster:
+            (held,) = member.broker.topics.get_subscription("events", "all").description.rules
+            assert held.name == "large" and held.created_at
+
+
 async def test_a_broker_that_missed_changes_catches_up() -> None:
     async with members() as cluster:
         queues = cluster["a"].broker.queues

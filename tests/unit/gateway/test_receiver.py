@@ -395,6 +395,21 @@ async def test_a_drain_waits_for_partitions_that_are_loading():
         assert link.drains_answered == 1
 
 
+async def test_a_drain_without_credit_waits_for_no_partition():
+    """Whoever has no credit left is not woken when the partition is known: the drain was never answered."""
+
+    async with gated_queue(partitions=2) as gated:
+        gated.queue.hosts[1].load()
+        receiver, link = receiver_on(gated, credit=1)
+        link.drain = True
+        receiver.flow()
+        assert link.drains_answered == 0
+        await put(gated, 0, "a")
+        assert link.sent == ["a"]
+        assert link.drains_answered == 1
+        await gated.queue.hosts[1].loaded()
+
+
 async def test_receive_and_delete_sends_only_what_is_durably_gone():
     async with gated_queue() as gated:
         await put(gated, 0, "a")

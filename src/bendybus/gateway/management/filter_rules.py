@@ -75,7 +75,7 @@ async def _add_rule(managed: Managed, body: Body) -> Answer:
 
 async def _add_rule_in_transaction(managed: Managed, body: Body, transaction: Transaction) -> Answer:
     rule = replace(read_rule(body), created_at=managed.entity.now())
-    transaction.change_rule(managed.subscription, lambda description: description.with_rule(rule))
+    transaction.change_rule(managed.subscription, rule)
     return {}
 
 
@@ -87,7 +87,7 @@ async def _remove_rule(managed: Managed, body: Body) -> Answer:
 
 async def _remove_rule_in_transaction(managed: Managed, body: Body, transaction: Transaction) -> Answer:
     name = _name(body)
-    transaction.change_rule(managed.subscription, lambda description: description.without_rule(name))
+    transaction.change_rule(managed.subscription, name)
     return {}
 
 
