@@ -4,8 +4,7 @@
 
 The head is a MessagePack array of items (items.py). The tail is the payloads of all messages in the frame,
 one after the other; a message in the head says where its payload lies. So a payload is neither encoded nor
-escaped, and is copied once, by the reader. Everything is bounded and typed; what does not fit is a
-`FrameError`, and the connection is closed.
+escaped. Everything is bounded and typed; what does not fit is a `FrameError`, and the connection is closed.
 """
 
 from __future__ import annotations
