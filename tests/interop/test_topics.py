@@ -299,18 +299,23 @@ def test_a_filter_that_fails_dead_letters_if_asked_for(topic: SdkTopic) -> None:
 @pytest.mark.row("P-35")
 def test_scheduled_messages_wait_at_the_topic(topic: SdkTopic) -> None:
     topic.subscribe("all")
-    due = datetime.now(UTC) + timedelta(seconds=1.5)
-    first, second = (
-        topic.sender.schedule_messages(ServiceBusMessage(text, partition_key="k"), due)[0] for text in "ab"
-    )
+
+    def schedule(text: str, due: datetime) -> int:
+        return topic.sender.schedule_messages(ServiceBusMessage(text, partition_key="k"), due)[0]
+
+    later = datetime.now(UTC) + timedelta(hours=1)
+    first, second = schedule("a", later), schedule("b", later)
     told = topic.admin.get_topic_runtime_properties(topic.name)
     assert (told.scheduled_message_count, topic.counts("all")) == (2, (0, 0))
     topic.sender.cancel_scheduled_messages(first)
     with pytest.raises(MessageNotFoundError):
         topic.sender.cancel_scheduled_messages(first)
+    topic.sender.cancel_scheduled_messages(second)
+    due = datetime.now(UTC) + timedelta(seconds=1.5)
+    third = schedule("c", due)
     (message,) = topic.receive("all", 1)
-    assert (str(message), datetime.now(UTC) >= due) == ("b", True)
-    assert message.enqueued_sequence_number is not None and message.enqueued_sequence_number > second
+    assert (str(message), datetime.now(UTC) >= due) == ("c", True)
+    assert message.enqueued_sequence_number is not None and message.enqueued_sequence_number > third
 
 
 # -- what is refused ------------------------------------------------------------------

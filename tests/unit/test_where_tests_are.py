@@ -85,7 +85,7 @@ COVERS = {
     # Between brokers.
     "unit/cluster/test_frames.py": "cluster/items",
     "unit/cluster/test_remote.py": "broker/partition_port cluster/answers cluster/arrivals cluster/lending "
-    "cluster/serving cluster/supply",
+    "cluster/serving cluster/supply cluster/watching",
     "unit/cluster/test_selecting.py": "broker/selection",
     "unit/cluster/test_following.py": "broker/elsewhere cluster/cluster",
     "unit/cluster/test_handing_over.py": "broker/partition_succession cluster/passing_on",

@@ -19,6 +19,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 
 from bendybus.broker.entities import Entities
+from bendybus.broker.temporary import held_elsewhere
 from bendybus.broker.topic import Subscription, Topic
 from bendybus.broker.topics import Topics
 from bendybus.domain.client_scopes import ClientScope
@@ -114,7 +115,7 @@ class ClientSubscriptions:
                 await self._entities.remove(subscription)
 
     async def _is_held(self, subscription: Subscription) -> bool:
-        return bool(subscription.holders) or await self._entities.elsewhere.is_held(subscription.path)
+        return bool(subscription.holders) or await held_elsewhere(self._entities, subscription.path)
 
     async def _refuse_held(self, subscription: Subscription) -> None:
         if await self._is_held(subscription):

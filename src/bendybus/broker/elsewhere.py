@@ -47,6 +47,12 @@ class LinkedEntities(Protocol):
     async def release(self, path: EntityPath) -> None:
         """The caller has let go of a temporary entity. Returns when it is deleted, if nobody holds it."""
 
+    async def is_held(self, path: EntityPath) -> bool:
+        """Where the catalog is: whether a link of another broker holds the entity.
+
+        `StoreUnavailable` if one of them cannot be asked.
+        """
+
 
 class Elsewhere(Protocol):
     """The other brokers. Only the broker with the catalog calls methods that change entities. Other brokers
@@ -116,9 +122,6 @@ class Elsewhere(Protocol):
     async def last_use(self, path: EntityPath) -> Instant | None:
         """When clients of other brokers last used the entity; None if one of them cannot be asked."""
 
-    async def is_held(self, path: EntityPath) -> bool:
-        """Whether a link of another broker holds the entity. `StoreUnavailable` if one cannot be asked."""
-
     async def change_rules(
         self, topic_path: str, name: str, changes: Sequence[RuleDescription | str]
     ) -> None:
@@ -179,12 +182,9 @@ class Alone:
     async def last_use(self, path: EntityPath) -> Instant | None:
         return Instant(0)
 
-    async def is_held(self, path: EntityPath) -> bool:
-        return False
-
     @property
     def linked_entities(self) -> LinkedEntities:
-        raise AssertionError("the catalog is here")
+        raise AssertionError("the catalog is here, and there are no others")
 
     async def change_rules(
         self, topic_path: str, name: str, changes: Sequence[RuleDescription | str]

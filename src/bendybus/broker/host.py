@@ -80,9 +80,6 @@ class Host(PartitionLifecycle[P]):
     def check(self, commands: Sequence[Command], at: Instant) -> None:
         """Raise if these commands of a transaction cannot be applied."""
 
-    async def verify(self, commands: Sequence[Command]) -> None:
-        self.check(commands, self.now())
-
     @abstractmethod
     def prepare(
         self, command: Command, at: Instant, *, retractable: bool = False
@@ -160,9 +157,15 @@ class Host(PartitionLifecycle[P]):
     async def refresh(self) -> None:
         """Nothing to do: the figures are those of the partition itself."""
 
-    async def commit(self, work: Sequence[tuple[PartitionPort, Command]]) -> None:
+    async def commit(
+        self, work: Sequence[tuple[PartitionPort, Command]], *, only_checks: bool = False
+    ) -> None:
         """Apply commands as one commit. Their partitions are in the store of this one."""
-        await commit_here(work)
+        if only_checks:
+            for port, command in work:
+                port.check([command], port.now())
+        else:
+            await commit_here(work)
 
     def commit_at_once(self, work: Sequence[tuple[PartitionPort, Command]], ended: OnEnded) -> bool:
         return commit_here_at_once(work, ended)

@@ -107,11 +107,13 @@ class PartitionPort(PartitionStatus, Protocol):
     def check(self, commands: Sequence[Command], at: Instant) -> None:
         """Raise if it is known here that these commands of a transaction cannot be applied."""
 
-    async def verify(self, commands: Sequence[Command]) -> None:
-        """`check` by the owner."""
+    async def commit(
+        self, work: Sequence[tuple[PartitionPort, Command]], *, only_checks: bool = False
+    ) -> None:
+        """Apply commands as one commit. Their partitions are in the store of this one (transactions.py).
 
-    async def commit(self, work: Sequence[tuple[PartitionPort, Command]]) -> None:
-        """Apply commands as one commit. Their partitions are in the store of this one (transactions.py)."""
+        `only_checks`: raise if they cannot be applied, and leave it at that.
+        """
 
     def commit_at_once(self, work: Sequence[tuple[PartitionPort, Command]], ended: OnEnded) -> bool:
         """`commit` if it has to wait for nothing but the store. False: nothing has happened; use `commit`."""

@@ -41,6 +41,15 @@ class Waiter(Protocol):
         """Messages may be available. Take them, and wait again if they are not enough."""
 
 
+class QueueWatch(Protocol):
+    """Tells about messages of partitions elsewhere."""
+
+    def watch(self, waiter: Waiter, subqueue: SubQueue) -> None:
+        """Wake the waiter once, when there are new messages. It takes none of them."""
+
+    def stop(self, waiter: Waiter, subqueue: SubQueue) -> None: ...
+
+
 class QueueSupplier(Protocol):
     """Gives messages of partitions elsewhere to the receivers here."""
 
@@ -53,10 +62,8 @@ class QueueSupplier(Protocol):
     def unawaited(self, subqueue: SubQueue) -> None:
         """No receiver waits for messages of this sub-queue just now."""
 
-    def watch(self, waiter: Waiter, subqueue: SubQueue) -> None:
-        """Wake the waiter once, when there are new messages elsewhere. It takes none of them."""
-
-    def stop_watching(self, waiter: Waiter, subqueue: SubQueue) -> None: ...
+    @property
+    def watching(self) -> QueueWatch: ...
 
 
 class Queue(Entity[ReceivingPort, PartitionHost, QueueDescription]):
@@ -204,7 +211,7 @@ class Queue(Entity[ReceivingPort, PartitionHost, QueueDescription]):
         if self.suppliers:
             self.wait_to_borrow(waiter, subqueue)
             for supplier in self.suppliers:
-                supplier.watch(waiter, subqueue)
+                supplier.watching.watch(waiter, subqueue)
         else:
             self.wait(waiter, subqueue)
 
@@ -212,7 +219,7 @@ class Queue(Entity[ReceivingPort, PartitionHost, QueueDescription]):
         self.stop_waiting(waiter, subqueue)
         self.stop_borrowing(waiter, subqueue)
         for supplier in self.suppliers:
-            supplier.stop_watching(waiter, subqueue)
+            supplier.watching.stop(waiter, subqueue)
 
     def wait_to_borrow(self, waiter: Waiter, subqueue: SubQueue) -> None:
         """`wait`, for those who want nothing from other brokers: above all, the receivers of another one."""

@@ -29,7 +29,7 @@ from bendybus.domain.topic_entities import TopicDescription
 from bendybus.errors import BrokerError
 from bendybus.names import EntityPath
 
-__all__ = ["QUEUE_PREFIX", "TOPIC_PREFIX", "TemporaryEntities"]
+__all__ = ["QUEUE_PREFIX", "TOPIC_PREFIX", "TemporaryEntities", "held_elsewhere"]
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +40,12 @@ TOPIC_PREFIX: Final = "temporary-topic-"
 RETRY_AFTER_S: Final = 5.0
 
 T = TypeVar("T", Queue, Topic)
+
+
+async def held_elsewhere(entities: Entities, path: EntityPath) -> bool:
+    """Whether a link of another broker holds the entity."""
+    elsewhere = entities.elsewhere
+    return elsewhere.has_others and await elsewhere.linked_entities.is_held(path)
 
 
 class TemporaryEntities:
@@ -87,7 +93,7 @@ class TemporaryEntities:
     async def delete_unheld(self, entity: SendTarget) -> None:
         """Delete a temporary entity if no link of any broker holds it. Raises if that fails."""
         async with self._entities.changing:
-            if entity.abandoned and not await self._entities.elsewhere.is_held(entity.path):
+            if entity.abandoned and not await held_elsewhere(self._entities, entity.path):
                 with audit.acting(replace(audit.current_actor(), by="temporary")):
                     await self._entities.remove(entity)
 

@@ -236,12 +236,6 @@ class Cluster:
                 return None
         return last
 
-    async def is_held(self, path: EntityPath) -> bool:
-        for peer in list(self.peers.by_name.values()):
-            if await peer.call("is-held", path, bool):
-                return True
-        return False
-
     # -- changes, elsewhere -------------------------------------------------------
 
     async def change_rules(

@@ -34,7 +34,7 @@ __all__ = ["LinkedEntitiesElsewhere", "LinkedEntityCalls"]
 
 
 class LinkedEntitiesElsewhere:
-    """`LinkedEntities` of a broker that does not have the catalog."""
+    """`LinkedEntities` of a broker of several."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -56,6 +56,12 @@ class LinkedEntitiesElsewhere:
 
     async def release(self, path: EntityPath) -> None:
         await self._ask("release", path)
+
+    async def is_held(self, path: EntityPath) -> bool:
+        for peer in list(self._cluster.peers.by_name.values()):
+            if await peer.call("is-held", path, bool):
+                return True
+        return False
 
     async def _ask(self, name: str, body: object) -> None:
         await self._cluster.leader.call(name, body, type(None))

@@ -257,7 +257,7 @@ class Peer:
         if isinstance(item, SessionLost):
             supplier.lose_session(LockToken(item.token))
         elif isinstance(item, News):
-            supplier.news(SubQueue(item.subqueue))
+            supplier.watching.news(SubQueue(item.subqueue))
         elif isinstance(item, SessionSupply):
             accepted = frame.accepted(item.accepted)
             supplier.session_supplied(item.exclusive, item.limit, PartitionNumber(item.number), accepted)

@@ -211,16 +211,10 @@ class RemotePartition(Generic[E]):
     async def ask(self, command: Command) -> Reply:
         return await answered(partial(self.submit, command))
 
-    async def commit(self, work: Sequence[tuple[PartitionPort, Command]]) -> None:
-        """All partitions of a transaction are in one store, so they have one owner, which commits."""
-        await self._let_owner_commit(work)
-
-    async def verify(self, commands: Sequence[Command]) -> None:
-        await self._let_owner_commit([(self, command) for command in commands], only_checks=True)
-
-    async def _let_owner_commit(
+    async def commit(
         self, work: Sequence[tuple[PartitionPort, Command]], *, only_checks: bool = False
     ) -> None:
+        """All partitions of a transaction are in one store, so they have one owner, which commits."""
         await self._owned()
         if self._pass_on is not None:
             raise PartitionMoved(f"Partition {self.number} of '{self.path}' has another owner now.")

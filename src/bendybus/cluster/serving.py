@@ -307,7 +307,7 @@ class Service:
         ]
         if item.only_checks:
             for host, command in work:
-                await host.verify([command])
+                host.check([command], host.now())
         else:
             await commit_here(work)
         link.send(Answer(item.id, kind_of(Done()), link.writer.encoded(Done())))

@@ -19,10 +19,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from bendybus.broker.holders import SessionHolder
-from bendybus.broker.queue import Queue, Waiter
+from bendybus.broker.queue import Queue
 from bendybus.cluster.arrivals import KEEP_S, Arrivals, Line
-from bendybus.cluster.items import Demand, Item, SessionDemand, Watch
+from bendybus.cluster.items import Demand, Item, SessionDemand
 from bendybus.cluster.selecting import GiveBack, Selections
+from bendybus.cluster.watching import Watching
 from bendybus.domain.messages import Message, SubQueue
 from bendybus.domain.session_commands import SessionAccepted, SessionLock
 from bendybus.names import LockToken, PartitionNumber
@@ -55,6 +56,7 @@ class Supplier:
         self._link: PeerLink | None = None
         self.selections = Selections(queue, give_back)
         """For receivers with selectors."""
+        self.watching = Watching(queue)
         self._arrivals = {subqueue: Arrivals() for subqueue in SubQueue}
         self._sessions: dict[LockToken, _Session] = {}
         """The sessions that receivers here hold."""
@@ -65,8 +67,6 @@ class Supplier:
             False: deque(),
         }
         self._asking: asyncio.Handle | None = None
-        self._watching: dict[SubQueue, dict[Waiter, None]] = {subqueue: {} for subqueue in SubQueue}
-        """Those who look at messages of the owner. While there are some, it has been asked for news."""
         self._waking: asyncio.Handle | None = None
         self._news: dict[SubQueue, None] = {}
 
@@ -77,13 +77,13 @@ class Supplier:
         assert self._link is None, "a connection is lost before there is another"
         self._link = link
         self.selections.connected(link)
+        self.watching.connected(link)
 
     def disconnected(self) -> None:
         """None of the requested messages will come. Sessions end with the connection, at both sides."""
         self._link = None
         self.selections.disconnected()
-        for watching in self._watching.values():
-            watching.clear()
+        self.watching.disconnected()
         for arrivals in self._arrivals.values():
             self._return_all(arrivals)
             if arrivals.leaving is not None:
@@ -211,24 +211,6 @@ class Supplier:
 
     def _session_demand(self, exclusive: bool, line: Line) -> SessionDemand:
         return SessionDemand(self._queue.path, self._queue.generation, exclusive, line.limit)
-
-    def watch(self, waiter: Waiter, subqueue: SubQueue) -> None:
-        """What waits is woken when there is a connection again, and asks again."""
-        watching = self._watching[subqueue]
-        if self._link is not None:
-            if not watching:
-                self._say(Watch(self._queue.path, self._queue.generation, subqueue))
-            watching[waiter] = None
-
-    def stop_watching(self, waiter: Waiter, subqueue: SubQueue) -> None:
-        """If nobody watches any more, the next news are ignored."""
-        self._watching[subqueue].pop(waiter, None)
-
-    def news(self, subqueue: SubQueue) -> None:
-        watching = list(self._watching[subqueue])
-        self._watching[subqueue].clear()
-        for waiter in watching:
-            waiter.wake()
 
     # -- what arrives -------------------------------------------------------------
 

@@ -191,7 +191,7 @@ class Transaction:
         older = [number for number in numbers if number not in self._scheduled]
         if older:
             command = CancelScheduled(older)
-            await host.verify([command])
+            await host.commit([(host, command)], only_checks=True)
             # The transaction may have ended meanwhile.
             self._begin_work()
             self.work.append((entity, command))

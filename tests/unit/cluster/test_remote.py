@@ -706,7 +706,7 @@ async def test_one_that_only_looks_makes_the_owner_give_no_more_than_receivers_w
         assert taken.lock_token is not None
 
 
-async def test_the_owner_verifies_commands_that_are_committed_later() -> None:
+async def test_the_owner_checks_commands_that_are_committed_later() -> None:
     async with members() as cluster:
         here = await queue_at(cluster, "b")
         host = remote(here)[0]
@@ -714,8 +714,8 @@ async def test_the_owner_verifies_commands_that_are_committed_later() -> None:
         absent = SequenceNumber((host.number << 48) + 7)
 
         with pytest.raises(MessageNotFound):
-            await host.verify([CancelScheduled([absent])])
-        await host.verify([Enqueue(made("y"))])
+            await host.commit([(host, CancelScheduled([absent]))], only_checks=True)
+        await host.commit([(host, Enqueue(made("y")))], only_checks=True)
 
         given = await host.ask(Peek(SequenceNumber(0), 10))
         assert isinstance(given, Given)
