@@ -16,7 +16,7 @@ SETTERS: dict[str, set[str]] = {
     # Session locks have a field of the same name.
     "locked_until": {"cluster/frames.py", "domain/locks.py", "domain/messages.py", "domain/session_locks.py"},
     "row_id": {
-        *("store/encoding.py", "store/memory.py", "store/postgres/store.py", "store/sqlite/store.py"),
+        *("store/encoding.py", "store/memory.py", "store/postgres/store.py"),
         *("broker/copying.py", "cluster/frames.py", "domain/messages.py"),
     },
     "payload": {

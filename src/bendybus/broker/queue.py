@@ -249,19 +249,15 @@ class Queue(Entity[ReceivingPort, PartitionHost, QueueDescription]):
         lines = (self._waiting, self._borrowing)
         return any(line[SubQueue.MAIN] or line[SubQueue.DEAD_LETTER] for line in lines)
 
-    def wake_all(self) -> None:
-        """Make all waiters ask again, even though there may be nothing."""
-        for subqueue in SubQueue:
-            self.wake_each(subqueue)
-
-    def wake_each(self, subqueue: SubQueue) -> None:
-        """`wake_all` for one sub-queue."""
-        for waiting in (self._waiting[subqueue], self._borrowing[subqueue]):
-            for waiter in list(waiting):
-                waiting.pop(waiter, None)
-                waiter.wake()
-        if self.suppliers:
-            self._tell_suppliers(subqueue)
+    def wake_all(self, *subqueues: SubQueue) -> None:
+        """Make all waiters ask again, even though there may be nothing; of these sub-queues, or of all."""
+        for subqueue in subqueues or SubQueue:
+            for waiting in (self._waiting[subqueue], self._borrowing[subqueue]):
+                for waiter in list(waiting):
+                    waiting.pop(waiter, None)
+                    waiter.wake()
+            if self.suppliers:
+                self._tell_suppliers(subqueue)
 
     def _tell_suppliers(self, subqueue: SubQueue) -> None:
         if not self._waiting[subqueue]:

@@ -255,7 +255,7 @@ class Peer:
         if supplier is None:
             raise FrameError(f"messages of '{item.path}', which has none to give")
         if isinstance(item, SessionLost):
-            supplier.lose_session(LockToken(item.token))
+            supplier.sessions.lose(LockToken(item.token))
         elif isinstance(item, News):
             supplier.watching.news(SubQueue(item.subqueue))
         elif isinstance(item, SessionSupply):

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from bendybus.broker.entity import Entity
 from bendybus.broker.holders import SessionHolder
@@ -35,6 +35,7 @@ from bendybus.cluster.detached import receive_elsewhere
 from bendybus.cluster.frames import FrameWriter
 from bendybus.cluster.items import Ask, Commit, LookUp, Read
 from bendybus.cluster.new_messages import NewHead, enqueues_only, taken_apart
+from bendybus.cluster.paged_read import PagedRead
 from bendybus.cluster.selecting import RemoteScan
 from bendybus.domain.commands import Command, Peek, Release, Reply
 from bendybus.domain.leases import LeaseRequest
@@ -60,8 +61,6 @@ if TYPE_CHECKING:
 
 __all__ = ["RemotePartition", "RemoteQueuePartition", "RemoteStore"]
 
-# Payloads are read in pages of this size. A larger one is a page of its own.
-PAGE_BYTES_MAX: Final = 4 * 1024 * 1024
 
 E = TypeVar("E", bound=Queue | Topic)
 T = TypeVar("T")
@@ -317,53 +316,28 @@ class RemoteQueuePartition(RemotePartition[Queue]):
         return self.availability is Availability.AVAILABLE
 
     def read(self, messages: Sequence[Message], done: OnPayloads) -> None:
-        cold = [message for message in messages if message.payload is None]
-        link = self._peer.link
-        if not cold:
-            done([message.payload for message in messages])
-        elif self._pass_on is not None:
-            self.current.read(messages, done)
-        elif link is None:
-            done(self._unavailable())
-        else:
-            self._read_pages(list(messages), cold, {}, done)
-
-    def _read_pages(
-        self, messages: list[Message], cold: list[Message], found: dict[int, bytes | None], done: OnPayloads
-    ) -> None:
-        """Read the next page, and go on until nothing is cold any more."""
-        link = self._peer.link
-        if link is None:
-            done(self._unavailable())
-            return
-        count, size = 0, 0
-        while count < len(cold) and (not count or size + cold[count].size <= PAGE_BYTES_MAX):
-            size += cold[count].size
-            count += 1
-        page, rest = cold[:count], cold[count:]
-
         def read(payloads: list[bytes | None] | BrokerError) -> None:
             if isinstance(payloads, PartitionMoved) and self._pass_on is not None:
                 self.current.read(messages, done)
-                return
-            if isinstance(payloads, BrokerError):
-                done(payloads)
-                return
-            found.update(zip(map(id, page), payloads, strict=True))
-            if rest:
-                self._read_pages(messages, rest, found, done)
             else:
-                done([found.get(id(each)) if each.payload is None else each.payload for each in messages])
+                done(payloads)
 
-        rows = [message.body_row_id for message in page]
+        if self._pass_on is not None:
+            self.current.read(messages, done)
+        else:
+            PagedRead(messages, self._read_rows, read).read_next()
+
+    read_to_remove = read
+
+    def _read_rows(self, rows: list[int], done: OnPayloads) -> None:
+        if (link := self._peer.link) is None:
+            done(self._unavailable())
+            return
         link.request(
             lambda request: Read(request, self.path, self._entity.generation, self.number, rows),
-            partial(read_payloads, count),
-            read,
+            partial(read_payloads, len(rows)),
+            done,
         )
-
-    def read_to_remove(self, messages: Sequence[Message], done: OnPayloads) -> None:
-        self.read(messages, done)
 
     async def payloads(self, messages: Sequence[Message]) -> list[bytes | None]:
         return await answered(partial(self.read, messages))
@@ -375,7 +349,7 @@ class RemoteQueuePartition(RemotePartition[Queue]):
         return self._supplier.next_session(self.number, exclusive=exclusive)
 
     def hold_session(self, lock: SessionLock, holder: SessionHolder) -> None:
-        self._supplier.hold_session(self.number, lock, holder)
+        self._supplier.sessions.hold(self.number, lock, holder)
 
     @property
     def keeps_sessions(self) -> bool:
@@ -383,7 +357,7 @@ class RemoteQueuePartition(RemotePartition[Queue]):
         return self._peer.is_nobody or self._peer.link is not None
 
     def let_go_session(self, lock: SessionLock) -> None:
-        self._supplier.let_go_session(lock)
+        self._supplier.sessions.let_go(lock)
 
     def release_session(self, lock: SessionLock) -> None:
         """A session that was locked for nobody."""
@@ -391,7 +365,7 @@ class RemoteQueuePartition(RemotePartition[Queue]):
 
     def _go_on(self, returned: Mailbox) -> None:
         super()._go_on(returned)
-        self._supplier.wake_sessions(self.number)
+        self._supplier.sessions.wake(self.number)
 
     def lock_in_session(self, lock: SessionLock, count: int, size_max: int) -> list[Message]:
         self._queue_is_used()
@@ -407,11 +381,11 @@ class RemoteQueuePartition(RemotePartition[Queue]):
         return [(lock, given, self.waiting_in_session(lock)) for lock, given in locked], len(wanted)
 
     def waiting_in_session(self, lock: SessionLock) -> bool:
-        session = self._supplier.session(lock)
+        session = self._supplier.sessions.get(lock.token)
         return session is not None and not session.is_empty
 
     def session_is_unknown(self, lock: SessionLock) -> bool:
-        session = self._supplier.session(lock)
+        session = self._supplier.sessions.get(lock.token)
         return session is not None and session.is_unknown
 
     async def session_state(self, lock: SessionLock) -> bytes | None:

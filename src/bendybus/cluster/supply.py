@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from bendybus.broker.holders import SessionHolder
 from bendybus.broker.queue import Queue
 from bendybus.cluster.arrivals import KEEP_S, Arrivals, Line
+from bendybus.cluster.held_sessions import HeldSession, HeldSessions
 from bendybus.cluster.items import Demand, Item, SessionDemand
 from bendybus.cluster.selecting import GiveBack, Selections
 from bendybus.cluster.watching import Watching
@@ -32,16 +33,6 @@ if TYPE_CHECKING:
     from bendybus.cluster.link import PeerLink
 
 __all__ = ["Supplier"]
-
-
-class _Session(Arrivals):
-    __slots__ = ("holder", "lock", "number")
-
-    def __init__(self, number: PartitionNumber, lock: SessionLock, holder: SessionHolder) -> None:
-        super().__init__()
-        self.number = number
-        self.lock = lock
-        self.holder = holder
 
 
 class Supplier:
@@ -58,8 +49,7 @@ class Supplier:
         """For receivers with selectors."""
         self.watching = Watching(queue)
         self._arrivals = {subqueue: Arrivals() for subqueue in SubQueue}
-        self._sessions: dict[LockToken, _Session] = {}
-        """The sessions that receivers here hold."""
+        self.sessions = HeldSessions()
         self._seekers = {True: Line(), False: Line()}
         """By whether the lock is exclusive."""
         self._found: dict[bool, deque[tuple[PartitionNumber, SessionAccepted]]] = {
@@ -92,17 +82,14 @@ class Supplier:
         self._seekers = {True: Line(), False: Line()}
         for found in self._found.values():
             found.clear()
-        for token in list(self._sessions):
-            self.lose_session(token)
+        self.sessions.lose_all()
 
     def leave_partition(
         self, number: PartitionNumber
     ) -> tuple[list[tuple[SessionLock, SessionHolder]], list[LockToken]]:
         """The owner has given up this partition. Returns the sessions that receivers here hold, and the
         locked messages that have arrived and that nobody has taken."""
-        left = [each for each in self._sessions.values() if each.number == number]
-        for session in left:
-            del self._sessions[session.lock.token]
+        left = self.sessions.leave(number)
         untaken = [
             message
             for arrivals in (*self._arrivals.values(), *left)
@@ -113,11 +100,6 @@ class Supplier:
             self._found[exclusive] = deque(each for each in found if each[0] != number)
         sessions = [(session.lock, session.holder) for session in left]
         return sessions, [message.lock_token for message in untaken if message.lock_token is not None]
-
-    def wake_sessions(self, number: PartitionNumber) -> None:
-        """The receivers that hold sessions of this partition may ask for messages."""
-        for session in [each for each in self._sessions.values() if each.number == number]:
-            session.holder.wake()
 
     def rest(self) -> None:
         """The owner has no partition of the queue any more."""
@@ -194,7 +176,7 @@ class Supplier:
             waiting = self._queue.waiting_count(subqueue) > 0
             if arrivals.next_limit(waiting) is not None:
                 self._say(self._demand(subqueue, arrivals))
-        for session in self._sessions.values():
+        for session in self.sessions.all():
             if session.next_limit(waiting=True) is not None:
                 self._say(self._demand(SubQueue.MAIN, session, session.lock.token))
         for exclusive, line in self._seekers.items():
@@ -223,12 +205,12 @@ class Supplier:
         messages: list[Message],
     ) -> None:
         """The owner has given messages, or has none. Receivers are woken at the end of the frame."""
-        arrivals = self._arrivals[subqueue] if session is None else self._sessions.get(LockToken(session))
+        arrivals = self._arrivals[subqueue] if session is None else self.sessions.get(session)
         if arrivals is None:
             # The session was released meanwhile, and its messages with it.
             return
         arrivals.arrive(limit, number, messages)
-        if isinstance(arrivals, _Session):
+        if isinstance(arrivals, HeldSession):
             arrivals.holder.wake()
         elif arrivals.unwanted:
             self._return_all(arrivals)
@@ -246,7 +228,7 @@ class Supplier:
             arrivals = self._arrivals[subqueue]
             if arrivals.is_empty:
                 # What the owner has is known: a drain may be answered.
-                self._queue.wake_each(subqueue)
+                self._queue.wake_all(subqueue)
             else:
                 self._queue.wake(subqueue)
                 if not arrivals.is_empty and arrivals.keeping is None:
@@ -306,20 +288,8 @@ class Supplier:
             assert accepted.lock is not None
             self._release(number, accepted.lock)
 
-    def hold_session(self, number: PartitionNumber, lock: SessionLock, holder: SessionHolder) -> None:
-        self._sessions[lock.token] = _Session(number, lock, holder)
-
-    def let_go_session(self, lock: SessionLock) -> None:
-        """The receiver releases the session. Its messages that were not delivered go back with it."""
-        self._sessions.pop(lock.token, None)
-
-    def lose_session(self, token: LockToken) -> None:
-        session = self._sessions.pop(token, None)
-        if session is not None:
-            session.holder.lost()
-
     def take_in_session(self, lock: SessionLock, count: int, size_max: int) -> list[Message]:
-        session = self._sessions.get(lock.token)
+        session = self.sessions.get(lock.token)
         if session is None:
             return []
         taken = session.take(session.number, count, size_max)
@@ -327,7 +297,3 @@ class Supplier:
             session.want(count - len(taken))
             self._ask_soon()
         return taken
-
-    def session(self, lock: SessionLock) -> _Session | None:
-        """What has arrived of a session that a receiver here holds."""
-        return self._sessions.get(lock.token)
