@@ -86,6 +86,7 @@ class Ownership:
         self._heard: dict[str, tuple[int, str]] = {}
         """Of each store the highest term that was heard of, and the broker that said so."""
         self._alive: Container[str] = ()
+        self._stopping = False
         """The instances of the brokers that are alive."""
         self._candidates: dict[str, SharedStore] = {}
         """Stores that this broker is to own, and does not own yet."""
@@ -161,6 +162,8 @@ class Ownership:
         return taken_at is not None and asyncio.get_running_loop().time() - taken_at < GIVEN_FOR_S
 
     def _take_soon(self, name: str) -> None:
+        if self._stopping:
+            return
         if name not in self._taking and name not in self._own and name not in self._leaving:
             self._taking[name] = asyncio.get_running_loop().create_task(self._take(name))
 
@@ -404,6 +407,7 @@ class Ownership:
 
     async def stop(self, wanted: Mapping[str, str] | None = None) -> None:
         """Give everything up in order. `wanted`: the owner that each store is to have."""
+        self._stopping = True
         tasks = [*self._tasks, *self._taking.values()]
         for task in tasks:
             task.cancel()

@@ -563,6 +563,15 @@ async def test_a_store_that_is_being_taken_over_is_not_closed_under_it() -> None
         del ownership._taking["later"], ownership._candidates["later"]
 
 
+async def test_a_broker_that_stops_takes_nothing_over() -> None:
+    # Its connections are closed next.
+    async with nodes("a") as cluster:
+        ownership = cluster["a"].ownership
+        await ownership.stop()
+        ownership._take_soon("s0")
+        assert not ownership._taking
+
+
 async def test_a_store_that_was_let_go_of_refuses_what_nobody_would_answer() -> None:
     # Found by a simulation: a broker asked such a store who owns it, and never went on.
     async with nodes("a") as cluster:
