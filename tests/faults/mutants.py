@@ -308,5 +308,5 @@ CLUSTER_MUTANTS: dict[str, Mutant] = {
     "takes stores over without claiming partitions": Mutant(
         takes_stores_over_without_claiming_partitions, (TWO_OWNERS,)
     ),
-    "sweeps stores that it has given up": Mutant(sweeps_stores_that_it_has_given_up, (LOST,), seed=2146),
+    "sweeps stores that it has given up": Mutant(sweeps_stores_that_it_has_given_up, (LOST,), seed=3031),
 }

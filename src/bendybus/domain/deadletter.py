@@ -7,31 +7,13 @@ handlers/settling.py, outbox.py and fanout.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
-from bendybus.domain.messages import Amendment, Message, MessageState
-from bendybus.errors import ArgumentError
+from bendybus.domain.message_parts import Amendment, Cause, MessageState
+from bendybus.domain.messages import Message
 
 __all__ = ["SESSION_ID_MISSING", "TTL_EXPIRED", "Cause", "delivery_count_exceeded", "mark"]
-
-# "up to 4096 chars": the bound the SDKs check before they send.
-TEXT_LENGTH_MAX: Final = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """The values of the properties DeadLetterReason and DeadLetterErrorDescription."""
-
-    reason: str | None
-    description: str | None
-
-    def __post_init__(self) -> None:
-        texts = {"DeadLetterReason": self.reason, "DeadLetterErrorDescription": self.description}
-        for name, text in texts.items():
-            if text is not None and len(text) > TEXT_LENGTH_MAX:
-                raise ArgumentError(f"{name} has {len(text)} characters; at most {TEXT_LENGTH_MAX}.")
-
 
 TTL_EXPIRED: Final = Cause("TTLExpiredException", "The message expired and was dead lettered.")
 

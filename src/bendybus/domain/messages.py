@@ -9,11 +9,10 @@ docs/ARCHITECTURE.md has the byte count.
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import dataclass, replace
-from enum import IntEnum
 from typing import Final
 
-from bendybus.names import EntityPath, Instant, LockToken, PartitionNumber, SequenceNumber, SessionId
+from bendybus.domain.message_parts import Amendment, MessageState, Posting, SubQueue
+from bendybus.names import Instant, LockToken, SequenceNumber, SessionId
 
 __all__ = ["UNASSIGNED", "Amendment", "Message", "MessageState", "Origin", "Posting", "SubQueue"]
 
@@ -29,68 +28,6 @@ def _share(size: int) -> int:
     if len(_sizes) < _SIZES_SHARED_MAX:
         _sizes[size] = size
     return size
-
-
-class MessageState(IntEnum):
-    """The numbers are those of the annotation x-opt-message-state."""
-
-    ACTIVE = 0
-    DEFERRED = 1
-    SCHEDULED = 2
-
-
-class SubQueue(IntEnum):
-    """The main queue of an entity, and its sub-queues."""
-
-    MAIN = 0
-    DEAD_LETTER = 1
-    TRANSFER_DEAD_LETTER = 2
-    OUTBOX = 3
-    """Messages on their way to another entity (outbox.py). No receiver can access them."""
-    COMPLETED = 4
-    """Messages that were completed and are kept for a while (completed.py). Nobody can receive them."""
-
-
-@dataclass(slots=True)
-class Posting:
-    """Where a message in the outbox is going, and what it was when it was posted."""
-
-    destination: EntityPath
-    sequence_number: SequenceNumber
-    """Its number at that time; 0 for a message that a transaction sends through this entity."""
-    subqueue: SubQueue = SubQueue.MAIN
-    partition: PartitionNumber | None = None
-    """The chosen partition of the destination; None if the key or number decides."""
-
-    @property
-    def sent_through(self) -> bool:
-        """Whether a transaction sent the message through this entity: it was never in its main queue."""
-        return not self.sequence_number
-
-
-@dataclass(slots=True)
-class Amendment:
-    """Changes to a message after it was sent, shown to its next receivers.
-
-    `properties` are encoded maps of application properties, oldest first; a later
-    map overrides an earlier one. Only the protocol adapters decode them.
-    """
-
-    properties: tuple[bytes, ...] = ()
-    dead_letter_reason: str | None = None
-    dead_letter_description: str | None = None
-    posting: Posting | None = None
-    """Set while the message is in the outbox."""
-    completed_at: Instant | None = None
-    """Set while the message is kept after its completion."""
-
-    @property
-    def size(self) -> int:
-        """The size of the properties in bytes."""
-        return sum(map(len, self.properties))
-
-    def with_properties(self, encoded: bytes | None) -> Amendment:
-        return self if not encoded else replace(self, properties=(*self.properties, encoded))
 
 
 class Origin:

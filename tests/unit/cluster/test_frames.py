@@ -50,6 +50,7 @@ from bendybus.domain.messages import Amendment, Message, MessageState, Origin, P
 from bendybus.domain.range_commands import Browse, Surveyed
 from bendybus.domain.session_commands import AcceptSession, SessionAccepted, SessionLock, SetSessionState
 from bendybus.domain.shelf import Counts
+from fix_messages import message_fields
 
 instants = st.integers(0, 2**53)
 texts = st.text(st.characters(codec="utf-8"), max_size=30)
@@ -83,7 +84,7 @@ def messages(draw) -> Message:
 
 
 def fields(message: Message) -> list[object]:
-    return [getattr(message, name) for name in Message.__slots__]
+    return [getattr(message, name) for name in sorted(message_fields())]
 
 
 def written(*added: Item, writer: FrameWriter | None = None) -> bytes:
