@@ -1,11 +1,10 @@
 """Group commit: one writer for one messaging store.
 
-Everything that arrives during a commit goes into the next one, so batches grow with the load. A commit never
-begins within a turn of the event loop: the messages of one socket read may be for many partitions. It begins
-after a turn that added nothing, so an idle store answers at once, or a little later if the loop is busy.
-Submissions and callbacks belong to the loop; only `MessagingStore.commit` runs in the thread. The callbacks
-of a commit run in the order of submission, all in one turn of the loop, so that the connections they wake up
-write once.
+Everything that arrives during a commit goes into the next one, so batches grow with the load. A small command
+waits for the end of the loop's turn, because the messages of one socket read may be for many partitions. A
+large one begins a commit at once, beside the rest of the turn. Submissions and callbacks belong to the loop;
+only `MessagingStore.commit` runs in the thread. The callbacks of a commit run in the order of submission, all
+in one turn of the loop, so that the connections they wake up write once.
 
 After a failed commit nothing more is written until the loop knows about it, and everything submitted
 meanwhile fails too: it was based on memory that is no longer true (host.py discards it and loads the
@@ -58,9 +57,9 @@ SETTLE_AFTER_S: Final = 0.01
 # After this long it has time for maintenance.
 TIDY_AFTER_S: Final = 1.0
 
-# While the loop is busy, a commit waits for up to this many turns. Fewer and larger commits take less time
-# altogether, and so do their answers. Six turns were hardly better than two.
-TURNS_WAITED_MAX: Final = 2
+# A command with so many messages is worth a commit: it does not wait for the end of the turn.
+# When all waited, messages without a key were slower by a tenth, because the two threads took turns.
+LARGE_COMMAND: Final = 16
 
 # If a recent commit was this quick, the next one should be too. Only requests within a tenth
 # of a second after a fault began can be delayed by it.
@@ -132,9 +131,6 @@ class StoreWriter:
         self._under_way: _Work | None = None
         self._failed = False
         self._stopping = False
-        self._has_grown = False
-        """Whether something was added in this turn. Only the loop uses this and the turns left."""
-        self._turns_left = 0
         self._steps = 0
         """The number of calls begun. Only the thread changes it."""
         self._in_call = False
@@ -166,11 +162,22 @@ class StoreWriter:
     def submit(self, shares: Sequence[Share], committed: OnCommitted) -> None:
         """Put all of this into the next commit, and call back when that is durable or has failed.
 
-        Everything that is submitted in one turn of the loop goes into the same commit.
+        The small commands of one turn of the loop go into the same commit.
         """
-        if not self._is_open:
-            self._open_group()
-        self._has_grown = True
+        if self._is_open:
+            self._add(shares, committed)
+        elif _is_large(shares):
+            with self._turn:
+                self._add(shares, committed)
+                if self._has_work():
+                    self._turn.notify()
+        else:
+            with self._turn:
+                self._is_open = True
+            self._loop.call_soon(self._end_turn)
+            self._add(shares, committed)
+
+    def _add(self, shares: Sequence[Share], committed: OnCommitted) -> None:
         group = self._gathering
         for key, epoch, next_sequence_number, effects in shares:
             changes = group.changes.get(key)
@@ -178,22 +185,13 @@ class StoreWriter:
                 changes = group.changes[key] = PartitionChanges(key, next_sequence_number, epoch=epoch)
             changes.next_sequence_number = next_sequence_number
             for effect in effects:
-                _add(changes, effect)
+                _add_effect(changes, effect)
         group.callbacks.append(committed)
         self._unanswered += 1
         self._idle.clear()
 
-    def _open_group(self) -> None:
-        with self._turn:
-            self._is_open, self._turns_left = True, TURNS_WAITED_MAX
-        self._loop.call_soon(self._end_turn)
-
     def _end_turn(self) -> None:
-        """Let the thread have the group, unless the loop is busy adding to it."""
-        if self._has_grown and self._turns_left:
-            self._has_grown, self._turns_left = False, self._turns_left - 1
-            self._loop.call_soon(self._end_turn)
-            return
+        """Let the thread have the group."""
         with self._turn:
             self._is_open = False
             if self._has_work():
@@ -432,7 +430,15 @@ def _ignore(_: object) -> None:
     """For errands whose result nobody waits for."""
 
 
-def _add(changes: PartitionChanges, effect: DurableEffect) -> None:
+def _is_large(shares: Sequence[Share]) -> bool:
+    for share in shares:
+        for effect in share.effects:
+            if isinstance(effect, StoreMessages | RemoveMessages) and len(effect.messages) >= LARGE_COMMAND:
+                return True
+    return False
+
+
+def _add_effect(changes: PartitionChanges, effect: DurableEffect) -> None:
     if isinstance(effect, StoreMessages):
         changes.stored += effect.messages
     elif isinstance(effect, RemoveMessages):

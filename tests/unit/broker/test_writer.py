@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from bendybus.broker.lifecycle import Availability
+from bendybus.broker.writer import LARGE_COMMAND
 from bendybus.domain.commands import Enqueue
 from bendybus.domain.messages import SubQueue
 from bendybus.errors import StoreUnavailable
@@ -36,6 +37,16 @@ async def test_what_is_submitted_in_one_turn_of_the_loop_shares_a_commit():
             threading.Event().wait(0.02)
         await gated.settled()
         assert [len(group) for group in gated.store.groups] == [4]
+
+
+async def test_a_large_command_does_not_wait_for_the_end_of_the_turn():
+    async with gated_queue() as gated:
+        gated.store.shut()
+        gated.host.submit(Enqueue([message() for _ in range(LARGE_COMMAND)]), gated.replies.append)
+        # The loop has no turn meanwhile.
+        assert gated.store.reached.wait(10)
+        gated.store.open_gate()
+        await gated.settled()
 
 
 async def test_a_loop_that_never_rests_does_not_hold_up_a_commit():
