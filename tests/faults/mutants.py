@@ -16,6 +16,7 @@ import pytest
 
 from bendybus.broker import (
     attempts,
+    commit_group,
     forwarding,
     partition_host,
     partition_lifecycle,
@@ -81,13 +82,13 @@ def keeps_its_memory_after_a_failed_commit(patch: pytest.MonkeyPatch) -> None:
 
 def forgets_on_disk(kind: type[DurableEffect]) -> Mutate:
     """A kind of effect that never reaches the store."""
-    add = writer._add_effect
+    add = commit_group._add_effect
 
     def forgetful(changes: Any, effect: Any) -> None:
         if not isinstance(effect, kind):
             add(changes, effect)
 
-    return lambda patch: patch.setattr(writer, "_add_effect", forgetful)
+    return lambda patch: patch.setattr(commit_group, "_add_effect", forgetful)
 
 
 def forgets_failed_deliveries(patch: pytest.MonkeyPatch) -> None:
@@ -186,14 +187,14 @@ def puts_back_what_nobody_asked_for(patch: pytest.MonkeyPatch) -> None:
 
 def puts_back_without_a_trace_on_disk(patch: pytest.MonkeyPatch) -> None:
     """What was put back is still kept after a restart, and can be put back again."""
-    add = writer._add_effect
+    add = commit_group._add_effect
 
     def forgetful(changes: Any, effect: Any) -> None:
         if isinstance(effect, UpdateMessages):
             effect = UpdateMessages([each for each in effect.messages if not _was_put_back(each)])
         add(changes, effect)
 
-    patch.setattr(writer, "_add_effect", forgetful)
+    patch.setattr(commit_group, "_add_effect", forgetful)
 
 
 def _was_put_back(message: Message) -> bool:

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeAlias
 
+from bendybus.broker.commit_group import Share
 from bendybus.broker.host import Host
 from bendybus.broker.lifecycle import Availability
 from bendybus.broker.placing import make_alone
 from bendybus.broker.stores import AttachedStore
 from bendybus.broker.topic_host import TopicHost
-from bendybus.broker.writer import Share
 from bendybus.domain.effects import (
     DurableEffect,
     MarkTransferred,

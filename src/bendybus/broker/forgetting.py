@@ -23,13 +23,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from bendybus.broker.commit_group import Share
 from bendybus.broker.entities import Entities
 from bendybus.broker.host import Host
 from bendybus.broker.lifecycle import StoreState
 from bendybus.broker.placing import discard_partitions, make_alone, replace_records
 from bendybus.broker.stores import AttachedStore
 from bendybus.broker.topic import SendTarget, Topic
-from bendybus.broker.writer import Share
 from bendybus.errors import InvalidOperation, StoreUnavailable
 from bendybus.names import PARTITION_SHIFT, Instant, SequenceNumber
 from bendybus.store.catalog import EntityRecord

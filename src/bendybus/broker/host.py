@@ -18,6 +18,7 @@ import logging
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 
+from bendybus.broker.commit_group import OnCommitted, Share
 from bendybus.broker.holders import SessionHolder
 from bendybus.broker.lifecycle import Availability, PartitionEvent, PartitionState, StoreState
 from bendybus.broker.mailbox import Leftovers, OnReply
@@ -26,7 +27,6 @@ from bendybus.broker.partition_port import OnEnded, PartitionPort
 from bendybus.broker.stores import AttachedStore
 from bendybus.broker.transactions import commit_here, commit_here_at_once
 from bendybus.broker.uncertain import UncertainSends
-from bendybus.broker.writer import OnCommitted, Share
 from bendybus.domain.commands import Command, Enqueue, Enqueued, Peek, Reply, Tick
 from bendybus.domain.effects import DurableEffect
 from bendybus.domain.session_commands import SessionLock

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from bendybus.broker.commit_group import OnCommitted, Share
 from bendybus.broker.host import ignore
 from bendybus.broker.lifecycle import PartitionState
 from bendybus.broker.mailbox import Mailbox, OnReply
@@ -21,7 +22,6 @@ from bendybus.broker.payload_cache import PayloadCache
 from bendybus.broker.scans import Scan
 from bendybus.broker.selection import Selection
 from bendybus.broker.stores import AttachedStore
-from bendybus.broker.writer import OnCommitted, Share
 from bendybus.domain.commands import (
     ENTROPY_PER_LOCK,
     Command,

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
+from bendybus.broker.commit_group import Share
 from bendybus.broker.journal import Journal
 from bendybus.broker.lifecycle import (
     AVAILABILITY,
@@ -29,7 +30,6 @@ from bendybus.broker.mailbox import Mailbox, OnReply
 from bendybus.broker.payload_cache import PayloadCache
 from bendybus.broker.stores import AttachedStore
 from bendybus.broker.uncertain import UncertainSends
-from bendybus.broker.writer import Share
 from bendybus.domain.commands import Command
 from bendybus.domain.effects import DurableEffect, RemoveMessages
 from bendybus.domain.messages import Message

@@ -16,6 +16,7 @@ from math import inf
 from typing import Final, TypeVar
 
 from bendybus.broker.clock import now
+from bendybus.broker.commit_group import Share
 from bendybus.broker.health import LOAD_PATIENCE_S, SLOW_AFTER_S, STALL_AFTER_S, Patience, writing_s
 from bendybus.broker.lifecycle import STORE, StoreEvent, StoreState, after
 from bendybus.broker.loop_calls import call_in_loop
@@ -23,7 +24,7 @@ from bendybus.broker.reader import StoreReader
 from bendybus.broker.recovery import RECOVER_AFTER_S, Recovery
 from bendybus.broker.resident import Resident
 from bendybus.broker.state_changes import StateChanges
-from bendybus.broker.writer import Share, StoreWriter
+from bendybus.broker.writer import StoreWriter
 from bendybus.errors import PartitionMoved, StoreCorrupted, StoreUnavailable
 from bendybus.names import Epoch, SessionId
 from bendybus.store.protocol import MessagingStore, PartitionKey, Snapshot

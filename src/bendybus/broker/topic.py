@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from uuid import uuid4
 
 from bendybus.broker.clock import Clock
+from bendybus.broker.commit_group import OnCommitted, Share
 from bendybus.broker.entity import Entity
 from bendybus.broker.entropy import EntropyPool
 from bendybus.broker.host import Host
@@ -20,7 +21,6 @@ from bendybus.broker.partition_lifecycle import PartitionLifecycle
 from bendybus.broker.partition_port import PartitionPort, PartitionStatus
 from bendybus.broker.queue import Queue
 from bendybus.broker.topic_host import TopicHost
-from bendybus.broker.writer import OnCommitted, Share
 from bendybus.domain.evaluation import Evaluated
 from bendybus.domain.fanout import Contents, FanOut
 from bendybus.domain.messages import Message, SubQueue

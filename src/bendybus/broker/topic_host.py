@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from bendybus.broker.commit_group import OnCommitted, Share
 from bendybus.broker.evaluating import COPIES_MAX, Evaluations, evaluate, is_long
 from bendybus.broker.host import Host, ignore
 from bendybus.broker.lifecycle import Availability
@@ -22,7 +23,6 @@ from bendybus.broker.mailbox import OnReply
 from bendybus.broker.partition_lifecycle import PartitionLifecycle
 from bendybus.broker.payload_cache import PayloadCache
 from bendybus.broker.stores import AttachedStore
-from bendybus.broker.writer import OnCommitted, Share
 from bendybus.domain.commands import Command, Confirm, Enqueue, Enqueued, Publish, Reply
 from bendybus.domain.effects import (
     ActivateMessages,

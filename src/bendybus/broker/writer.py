@@ -16,34 +16,23 @@ still writes is there before a partition is claimed and loaded again.
 from __future__ import annotations
 
 import asyncio
-import copy
 import logging
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from math import inf
 from time import perf_counter
-from typing import Final, NamedTuple, TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
+from bendybus.broker.commit_group import CommitGroup, OnCommitted, Share, is_large
 from bendybus.broker.loop_calls import call_in_loop
-from bendybus.domain.effects import (
-    DurableEffect,
-    ForgetIdentities,
-    MarkTransferred,
-    RememberIdentities,
-    RemoveMessages,
-    SaveSessionState,
-    StoreMessages,
-)
 from bendybus.errors import StoreCorrupted, StoreUnavailable
-from bendybus.names import Epoch, SequenceNumber
-from bendybus.store.protocol import MessagingStore, PartitionChanges, PartitionKey, SessionState
+from bendybus.store.protocol import MessagingStore
 
-__all__ = ["COMMIT_BOUNDS_S", "OnCommitted", "OnDamage", "OnFailed", "Share", "StoreWriter"]
+__all__ = ["COMMIT_BOUNDS_S", "OnDamage", "OnFailed", "StoreWriter"]
 
-OnCommitted: TypeAlias = Callable[[Exception | None], None]
 OnFailed: TypeAlias = Callable[[StoreUnavailable], None]
 OnDamage: TypeAlias = Callable[[StoreCorrupted], None]
 
@@ -57,10 +46,6 @@ SETTLE_AFTER_S: Final = 0.01
 # After this long it has time for maintenance.
 TIDY_AFTER_S: Final = 1.0
 
-# A command with so many messages is worth a commit: it does not wait for the end of the turn.
-# When all waited, messages without a key were slower by a tenth, because the two threads took turns.
-LARGE_COMMAND: Final = 16
-
 # If a recent commit was this quick, the next one should be too. Only requests within a tenth
 # of a second after a fault began can be delayed by it.
 PROMPT_S: Final = 0.1
@@ -70,24 +55,6 @@ COMMIT_BOUNDS_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 
 
 # How long the end of the process waits for a call that the store has not finished.
 STOP_TIMEOUT_S: Final = 5.0
-
-
-class Share(NamedTuple):
-    """What one partition adds to a commit."""
-
-    key: PartitionKey
-    epoch: Epoch
-    next_sequence_number: SequenceNumber
-    effects: Sequence[DurableEffect]
-
-
-@dataclass(slots=True)
-class _Group:
-    """The contents of one commit."""
-
-    changes: dict[PartitionKey, PartitionChanges] = field(default_factory=dict)
-    callbacks: list[OnCommitted] = field(default_factory=list)
-    answered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +67,7 @@ class _Errand:
 class _Work:
     """The current work of the thread: a commit, then errands."""
 
-    group: _Group
+    group: CommitGroup
     errands: list[_Errand]
     begun: bool = False
     """Whether the thread has taken it."""
@@ -124,7 +91,7 @@ class StoreWriter:
         """Called when a commit or maintenance met damage."""
         self._turn = threading.Condition()
         """Guards the six below. Giving work to the thread notifies it."""
-        self._gathering = _Group()
+        self._gathering = CommitGroup()
         self._is_open = False
         """Whether the loop still adds to the group, so that the thread must not take it."""
         self._errands: list[_Errand] = []
@@ -165,28 +132,17 @@ class StoreWriter:
         The small commands of one turn of the loop go into the same commit.
         """
         if self._is_open:
-            self._add(shares, committed)
-        elif _is_large(shares):
+            self._gathering.add(shares, committed)
+        elif is_large(shares):
             with self._turn:
-                self._add(shares, committed)
+                self._gathering.add(shares, committed)
                 if self._has_work():
                     self._turn.notify()
         else:
             with self._turn:
                 self._is_open = True
             self._loop.call_soon(self._end_turn)
-            self._add(shares, committed)
-
-    def _add(self, shares: Sequence[Share], committed: OnCommitted) -> None:
-        group = self._gathering
-        for key, epoch, next_sequence_number, effects in shares:
-            changes = group.changes.get(key)
-            if changes is None:
-                changes = group.changes[key] = PartitionChanges(key, next_sequence_number, epoch=epoch)
-            changes.next_sequence_number = next_sequence_number
-            for effect in effects:
-                _add_effect(changes, effect)
-        group.callbacks.append(committed)
+            self._gathering.add(shares, committed)
         self._unanswered += 1
         self._idle.clear()
 
@@ -201,7 +157,7 @@ class StoreWriter:
         """Whether there is work for the thread. Called by both sides, with the lock."""
         if self._under_way is None and not self._is_open and (self._gathering.changes or self._errands):
             self._under_way = _Work(self._gathering, self._errands)
-            self._gathering, self._errands = _Group(), []
+            self._gathering, self._errands = CommitGroup(), []
         return self._under_way is not None
 
     def after_answers(self, call: OnCommitted) -> None:
@@ -283,7 +239,7 @@ class StoreWriter:
             if self._failed or (work is not None and not work.begun):
                 # The thread is not in a call. After a failure it waits until the loop knows about it.
                 self._under_way = None
-            self._gathering, self._errands, self._failed = _Group(), [], False
+            self._gathering, self._errands, self._failed = CommitGroup(), [], False
             if work is not None:
                 work.abandoned = True
             self._turn.notify()
@@ -294,7 +250,7 @@ class StoreWriter:
         for errand in errands:
             errand.abandoned(error)
 
-    def _committed(self, group: _Group, took_s: float) -> None:
+    def _committed(self, group: CommitGroup, took_s: float) -> None:
         self.commits += 1
         self.commit_counts[bisect_left(COMMIT_BOUNDS_S, took_s)] += 1
         self.commit_sum_s += took_s
@@ -303,7 +259,7 @@ class StoreWriter:
         self.messages_stored += sum(len(changes.stored) for changes in group.changes.values())
         self._answer(group, None)
 
-    def _commit_failed(self, group: _Group, cause: Exception) -> None:
+    def _commit_failed(self, group: CommitGroup, cause: Exception) -> None:
         if group.answered:
             return
         error = StoreUnavailable(f"The messaging store '{self._store.name}' failed to commit: {cause}")
@@ -313,13 +269,13 @@ class StoreWriter:
         if self._damage_met is not None and isinstance(cause, StoreCorrupted):
             self._damage_met(cause)
         with self._turn:
-            made_meanwhile, self._gathering = self._gathering, _Group()
+            made_meanwhile, self._gathering = self._gathering, CommitGroup()
             self._failed, self._under_way = False, None
             self._turn.notify()
         self._answer(group, error)
         self._answer(made_meanwhile, error)
 
-    def _answer(self, group: _Group, error: Exception | None) -> None:
+    def _answer(self, group: CommitGroup, error: Exception | None) -> None:
         if group.answered:
             # The call was given up and then ended after all. Its caller has already been answered.
             return
@@ -428,29 +384,3 @@ def _refuse(done: asyncio.Future[T], failure: Exception) -> None:
 
 def _ignore(_: object) -> None:
     """For errands whose result nobody waits for."""
-
-
-def _is_large(shares: Sequence[Share]) -> bool:
-    for share in shares:
-        for effect in share.effects:
-            if isinstance(effect, StoreMessages | RemoveMessages) and len(effect.messages) >= LARGE_COMMAND:
-                return True
-    return False
-
-
-def _add_effect(changes: PartitionChanges, effect: DurableEffect) -> None:
-    if isinstance(effect, StoreMessages):
-        changes.stored += effect.messages
-    elif isinstance(effect, RemoveMessages):
-        changes.removed += effect.messages
-    elif isinstance(effect, RememberIdentities):
-        changes.remembered.append((effect.accepted_at, effect.digests))
-    elif isinstance(effect, ForgetIdentities):
-        changes.forgotten_through = effect.accepted_through
-    elif isinstance(effect, SaveSessionState):
-        changes.session_states.append(SessionState(effect.session_id, effect.state, effect.at))
-    elif isinstance(effect, MarkTransferred):
-        changes.transferred[effect.source] = effect.number
-    else:
-        # The partition may change these again before the thread reads them, so copy the current values.
-        changes.updated += map(copy.copy, effect.messages)

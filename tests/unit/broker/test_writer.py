@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
+from bendybus.broker.commit_group import LARGE_COMMAND
 from bendybus.broker.lifecycle import Availability
-from bendybus.broker.writer import LARGE_COMMAND
 from bendybus.domain.commands import Enqueue
 from bendybus.domain.messages import SubQueue
 from bendybus.errors import StoreUnavailable
