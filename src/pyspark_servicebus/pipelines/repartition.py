@@ -295,6 +295,8 @@ class _Move:
     def _copy(self) -> None:
         """Copy until both are equal. The old entity changes only by messages that become due or expire."""
         self._same_entities()
+        if not self._is_frozen():
+            self._freeze()
         for _ in range(ROUNDS_MAX):
             with stoppable(self._spark, self._run):
                 found = {part: part.compare(self._spark) for part in self._parts()}
@@ -342,7 +344,24 @@ class _Move:
             self._folder.write_json(DEFERRED, numbers)
             self.state["deferredNumbers"] = f"{self._folder.uri}/{DEFERRED}"
 
+    def _is_frozen(self) -> bool:
+        """False if the old entity was enabled again: by a user, or by a restart with its Config.json."""
+        paths = {self._plan.source, *(source for source, _ in self._pairs())}
+        return all(self._entities.get(path).text("Status") == "Disabled" for path in paths)
+
+    def _refuse_new_messages(self) -> None:
+        """The new entity is open, so messages that were sent to the old one since then are not copied."""
+        found = sum(self._contents(part.source) for part in self._parts())
+        if found > self.state["messages"] or not self._is_frozen():
+            raise InvalidOperation(
+                f"'{self._plan.source}' was enabled again after its messages had been copied, so clients may "
+                f"have sent to it: it has {found} messages, and {self.state['messages']} were copied. Nothing "
+                f"was given up. Disable it, move what was not copied to '{self._plan.target}', and delete it."
+            )
+
     def _open(self) -> None:
+        if not self._is_frozen():
+            self._copy()
         for name, properties in self.state.get("subscriptions", {}).items():
             self._entities.update(subscription_path(self._plan.target, name), **properties)
         self._entities.update(self._plan.target, **self.state["properties"])
@@ -353,6 +372,7 @@ class _Move:
             return
         old = entities.find(plan.source)
         if old is not None and self._identity(plan.source) == self.state["identity"]:
+            self._refuse_new_messages()
             entities.delete(plan.source)
             old = None
         if plan.ending != "forward":

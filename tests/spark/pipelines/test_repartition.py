@@ -53,6 +53,14 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyspark_servicebus.pipelines.repartition.FEW_MAX", -1)
 
 
+def interrupt_after(move: Repartition, spark: SparkSession, phase: str) -> None:
+    assert move.checkpoint is not None
+    state: dict[str, object] = {}
+    while state.get("phase") != phase:
+        assert interrupted(move, spark, at=2)
+        state = json.loads((Path(move.checkpoint) / "repartition.json").read_text())
+
+
 def interrupted_while_copying(move: Repartition, spark: SparkSession) -> bool:
     """Run the next phase. True once everything is copied and not compared yet."""
     assert interrupted(move, spark, at=2)
@@ -365,5 +373,52 @@ def test_a_stranger_in_the_new_queue_keeps_the_old_one(
         assert interrupted(move, spark, at=2)
     client.sender(move.target).send([encode(b"mine")])
     with pytest.raises(InvalidOperation, match="Somebody else has sent 1 messages"):
+        finish(move, spark)
+    assert entities.find(source) is not None
+
+
+@pytest.mark.parametrize("phase", ["frozen", "equal"])
+def test_messages_for_a_queue_that_was_enabled_again_are_copied_too(
+    spark: SparkSession,
+    bus: Bus,
+    client: BusClient,
+    make_queue: MakeQueue,
+    send_keyed: SendKeyed,
+    contents: Contents,
+    tmp_path: Path,
+    phase: str,
+) -> None:
+    """A restart with a Config.json that has the queue enables it."""
+    source = make_queue()
+    send_keyed(source, 4)
+    move = move_of(bus, source, tmp_path)
+    interrupt_after(move, spark, phase)
+    entities = Entities(bus.connection_string)
+    entities.update(source, Status="Active")
+    client.sender(source).send([encode(b"late")])
+
+    finish(move, spark)
+    assert len(contents(move.target)) == 5
+    assert entities.find(source) is None
+
+
+def test_a_queue_that_was_enabled_again_after_its_copy_was_opened_is_kept(
+    spark: SparkSession,
+    bus: Bus,
+    client: BusClient,
+    make_queue: MakeQueue,
+    send_keyed: SendKeyed,
+    tmp_path: Path,
+) -> None:
+    source = make_queue()
+    send_keyed(source, 4)
+    move = move_of(bus, source, tmp_path)
+    interrupt_after(move, spark, "opened")
+    entities = Entities(bus.connection_string)
+    entities.update(source, Status="Active")
+    client.sender(source).send([encode(b"late")])
+    entities.update(source, Status="Disabled")
+
+    with pytest.raises(InvalidOperation, match="it has 5 messages, and 4 were copied"):
         finish(move, spark)
     assert entities.find(source) is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -21,6 +21,7 @@ from bendybus.domain.session_commands import AcceptSession, SessionAccepted
 from bendybus.domain.topic_entities import SubscriptionDescription, TopicDescription, subscription_path
 from bendybus.errors import BrokerError, ConsumerLeaseHeld, StoreUnavailable, Unavailable
 from bendybus.names import EntityPath, SequenceNumber
+from bendybus.store.protocol import SharedStore
 from fix_async import until
 from fix_nodes import NodeMember, Nodes, StoreView, nodes
 
@@ -556,7 +557,8 @@ async def test_a_store_that_is_being_taken_over_is_not_closed_under_it() -> None
                 # While the first one is closed, another broker asks this one to take the second.
                 ownership._taking["later"] = taking
 
-        ownership._candidates |= {name: Candidate(name) for name in ("first", "later")}  # type: ignore[misc]
+        for name in ("first", "later"):
+            ownership._candidates[name] = cast("SharedStore", Candidate(name))
         await ownership.settle(dict.fromkeys(STORES, "a"), ())
 
         assert closed == ["first"]
