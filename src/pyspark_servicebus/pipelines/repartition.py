@@ -355,8 +355,8 @@ class _Move:
         if found > self.state["messages"] or not self._is_frozen():
             raise InvalidOperation(
                 f"'{self._plan.source}' was enabled again after its messages had been copied, so clients may "
-                f"have sent to it: it has {found} messages, and {self.state['messages']} were copied. Nothing "
-                f"was given up. Disable it, move what was not copied to '{self._plan.target}', and delete it."
+                f"have sent to it: it has {found} messages, and {self.state['messages']} were copied. "
+                f"Nothing was given up. Disable it, move the others to '{self._plan.target}', and delete it."
             )
 
     def _open(self) -> None:
