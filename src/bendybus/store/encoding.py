@@ -180,13 +180,16 @@ def allocate(changes: Sequence[PartitionChanges], first: int) -> Iterator[tuple[
 
 def set_row_ids(changes: Sequence[PartitionChanges], first: int) -> int:
     """Set the ids of messages and bodies that are stored now. Returns the next id."""
-    row_id = first - 1
-    for message, row_id in allocate(changes, first):
-        message.row_id = row_id
-        origin = message.origin
-        if origin is not None and not origin.body:
-            origin.body = row_id - 1
-    return row_id + 1
+    row_id = first
+    for change in changes:
+        for message in change.stored:
+            origin = message.origin
+            if origin is not None and not origin.body:
+                origin.body = row_id
+                row_id += 1
+            message.row_id = row_id
+            row_id += 1
+    return row_id
 
 
 class _NewRowIds:

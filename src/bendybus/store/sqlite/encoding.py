@@ -18,37 +18,65 @@ from bendybus.store.protocol import PartitionChanges
 
 __all__ = ["CommitParameters", "decode_page", "encode_identities", "encode_request"]
 
-CommitParameters: TypeAlias = tuple[int, bytes, str, str, str, str, str, str, str | None, str, str]
+CommitParameters: TypeAlias = tuple[
+    int,
+    bytes,
+    str,
+    int,
+    str | None,
+    str | None,
+    str | None,
+    str | None,
+    str | None,
+    str | None,
+    str | None,
+    str | None,
+    str | None,
+]
+"""The columns of `define_commit`. None for a list that is empty."""
 
 _Copies: TypeAlias = tuple[int, int, int, int, int, int | None, int, int, int, int | None, list[int]]
 """First id, step of ids, partition, first sequence number, enqueued_at, expires_at, first body, step of
 bodies, first origin, hops, and the size of each."""
 
 
-def encode_request(request: CommitRequest, *, notes_removed: bool = False) -> CommitParameters:
-    """One row of `commit_request`, without the identities and the number of the commit.
+def encode_request(
+    request: CommitRequest,
+    number: int,
+    remembered: str | None = None,
+    *,
+    notes_removed: bool = False,
+) -> CommitParameters:
+    """The row for a request of the commit with this number.
 
     `notes_removed`: the rows of removed messages are deleted later (removals.py).
     """
     copies, rows = _with_runs_of_copies(request.rows) if request.rows else ([], [])
+    removed = _list(request.removed)
     return (
         request.first,
         b"".join(request.pieces),
-        to_json(request.bodies),
-        to_json(request.runs),
-        to_json(copies),
-        to_json(rows),
-        to_json(request.updated),
-        "[]" if notes_removed else to_json(request.removed),
-        to_json(request.removed) if notes_removed else None,
-        to_json(request.released),
         to_json(request.counters),
+        number,
+        _list(request.bodies),
+        _list(request.runs),
+        _list(copies),
+        _list(rows),
+        _list(request.updated),
+        None if notes_removed else removed,
+        removed if notes_removed else None,
+        _list(request.released),
+        remembered,
     )
 
 
-def encode_identities(changes: Sequence[PartitionChanges]) -> str:
+def _list(values: Sequence[object]) -> str | None:
+    return to_json(values) if values else None
+
+
+def encode_identities(changes: Sequence[PartitionChanges]) -> str | None:
     """What duplicate detection has to remember, of all partitions."""
-    return to_json(
+    return _list(
         [
             (change.key, accepted_at, [digest.hex() for digest in digests])
             for change in changes

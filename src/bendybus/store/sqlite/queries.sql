@@ -1,10 +1,13 @@
 -- The statements of a messaging store in SQLite.
 
 -- name: define_commit
--- A row inserted into this view is a whole commit. The view belongs to the writer's connection, not to the
--- file.
+-- A row inserted into such a view is a whole commit. A view belongs to the writer's connection, not to the
+-- file. Its name tells its steps, one for each of the columns from `bodies` to `remembered` (commits.py). All
+-- other columns of these are null.
 --   first     the first id given out; the others follow one by one
 --   bytes     all payloads and session ids, end to end
+--   counters  JSON [[partition, next_sequence, epoch], ...]
+--   number    of the commit, in the file
 --   bodies    JSON [slice of bytes, ...]                           one for each id; null where it has no body
 --   runs      JSON [[first id, partition, first sequence, enqueued_at, expires_at, [size, ...]], ...]
 --   copies    JSON [[first id, step, partition, first sequence, enqueued_at, expires_at, first body, step, first
@@ -13,30 +16,44 @@
 --                    slice of session id], ...]                    messages that fit into no run
 --   updated   JSON [[id, state, subqueue, delivery_count, expires_at, amendment, sequence, enqueued_at], ...]
 --   removed   JSON [id, ...]
---   noted     JSON [id, ...], or null                              removed too; their rows are deleted later
+--   noted     JSON [id, ...]                                       removed too; their rows are deleted later
 --   released  JSON [body, ...]                                     of removed messages that have an origin
---   counters  JSON [[partition, next_sequence, epoch], ...]
 --   remembered  JSON [[partition, accepted_at, [digest, ...]], ...]  of messages that were accepted
---   number    of the commit, in the file
 -- A slice is (first byte, from 1) << 31 | length.
-CREATE TEMP VIEW commit_request AS
-SELECT NULL AS first, NULL AS bytes, NULL AS bodies, NULL AS runs, NULL AS copies, NULL AS rows,
-       NULL AS updated, NULL AS removed, NULL AS noted, NULL AS released, NULL AS counters,
-       NULL AS remembered, NULL AS number;
+CREATE TEMP VIEW IF NOT EXISTS {view} AS
+SELECT NULL AS first, NULL AS bytes, NULL AS counters, NULL AS number, NULL AS bodies, NULL AS runs,
+       NULL AS copies, NULL AS rows, NULL AS updated, NULL AS removed, NULL AS noted, NULL AS released,
+       NULL AS remembered;
 
 -- name: define_commit_steps
--- What such a row does: stored, then updated, then removed; nothing at all if a newer claim exists.
-CREATE TEMP TRIGGER apply_commit_request INSTEAD OF INSERT ON commit_request BEGIN
+-- What such a row does: nothing at all if a newer claim exists; otherwise the steps below, in their order.
+CREATE TEMP TRIGGER IF NOT EXISTS apply_{view} INSTEAD OF INSERT ON {view} BEGIN
     SELECT RAISE(ABORT, 'claimed by another broker')
       FROM json_each(NEW.counters) AS counter, partition
      WHERE partition.key = json_extract(counter.value, '$[0]')
        AND partition.epoch <> json_extract(counter.value, '$[2]');
 
+    UPDATE partition
+       SET next_sequence = json_extract(counter.value, '$[1]'),
+           last_commit = NEW.number
+      FROM json_each(NEW.counters) AS counter
+     WHERE partition.key = json_extract(counter.value, '$[0]');
+
+{steps}
+END;
+
+-- name: commit
+-- One step, one transaction: SQLite begins it, syncs it, or undoes it whole.
+INSERT INTO {view} VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: commit_bodies
+-- The payloads of new messages.
     INSERT INTO body (id, payload)
     SELECT NEW.first + key, substr(NEW.bytes, value >> 31, value & 0x7fffffff)
       FROM json_each(NEW.bodies) WHERE value IS NOT NULL;
 
-    -- LIMIT -1 keeps SQLite from taking the run apart again for each of its messages.
+-- name: commit_runs
+-- New messages. LIMIT -1 keeps SQLite from taking the run apart again for each of its messages.
     INSERT INTO message (id, body, partition, sequence, enqueued_at, expires_at, size)
     SELECT run.id + slot.key, run.id + slot.key, run.partition, run.sequence + slot.key,
            run.enqueued_at, run.expires_at, slot.value
@@ -46,6 +63,8 @@ CREATE TEMP TRIGGER apply_commit_request INSTEAD OF INSERT ON commit_request BEG
               FROM json_each(NEW.runs) LIMIT -1) AS run,
            json_each(run.sizes) AS slot;
 
+-- name: commit_copies
+-- New copies of a topic's messages.
     INSERT INTO message (id, partition, sequence, enqueued_at, expires_at, size, body, origin, hops)
     SELECT run.id + slot.key * run.step, run.partition, run.sequence + slot.key, run.enqueued_at,
            run.expires_at, slot.value, run.body + slot.key * run.body_step, run.origin + slot.key, run.hops
@@ -58,6 +77,8 @@ CREATE TEMP TRIGGER apply_commit_request INSTEAD OF INSERT ON commit_request BEG
               FROM json_each(NEW.copies) LIMIT -1) AS run,
            json_each(run.sizes) AS slot;
 
+-- name: commit_rows
+-- New messages that fit into no run.
     INSERT INTO message (id, partition, sequence, enqueued_at, expires_at, size, body, origin, hops, session_id)
     SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'),
            json_extract(value, '$[3]'), json_extract(value, '$[4]'), json_extract(value, '$[5]'),
@@ -66,6 +87,8 @@ CREATE TEMP TRIGGER apply_commit_request INSTEAD OF INSERT ON commit_request BEG
                                   json_extract(value, '$[9]') & 0x7fffffff) AS TEXT)
       FROM json_each(NEW.rows);
 
+-- name: commit_updated
+-- Messages that changed, new ones among them.
     UPDATE message
        SET state = json_extract(change.value, '$[1]'),
            subqueue = json_extract(change.value, '$[2]'),
@@ -77,34 +100,29 @@ CREATE TEMP TRIGGER apply_commit_request INSTEAD OF INSERT ON commit_request BEG
       FROM json_each(NEW.updated) AS change
      WHERE message.id = json_extract(change.value, '$[0]');
 
+-- name: commit_removed
+-- Messages that are deleted now.
     DELETE FROM message WHERE id IN (SELECT value FROM json_each(NEW.removed));
     DELETE FROM body WHERE id IN (SELECT value FROM json_each(NEW.removed));
+
+-- name: commit_noted
+-- Messages that are removed, and whose rows are deleted later.
     INSERT INTO removal (ids) SELECT NEW.noted WHERE NEW.noted IS NOT NULL;
-    -- A body that copies share goes with the last of them.
+
+-- name: commit_released
+-- A body that copies share goes with the last of them.
     DELETE FROM body
      WHERE id IN (SELECT value FROM json_each(NEW.released))
        AND NOT EXISTS (SELECT 1 FROM message WHERE message.body = body.id AND message.origin IS NOT NULL);
 
+-- name: commit_remembered
+-- What duplicate detection has to remember.
     INSERT OR IGNORE INTO identity (partition, accepted_at, digest)
     SELECT run.partition, run.accepted_at, digest.value
       FROM (SELECT json_extract(value, '$[0]') AS partition, json_extract(value, '$[1]') AS accepted_at,
                    json_extract(value, '$[2]') AS digests
               FROM json_each(NEW.remembered) LIMIT -1) AS run,
            json_each(run.digests) AS digest;
-
-    UPDATE partition
-       SET next_sequence = json_extract(counter.value, '$[1]'),
-           last_commit = NEW.number
-      FROM json_each(NEW.counters) AS counter
-     WHERE partition.key = json_extract(counter.value, '$[0]');
-END;
-
--- name: commit
--- One step, one transaction: SQLite begins it, syncs it, or undoes it whole.
-INSERT INTO commit_request
-       (first, bytes, bodies, runs, copies, rows, updated, removed, noted, released, counters, remembered,
-        number)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: removals
 -- The messages that are removed, and that may still have rows (removals.py).

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Container, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
@@ -43,6 +43,7 @@ from bendybus.store.protocol import (
     Snapshot,
 )
 from bendybus.store.queries import load_queries, load_script
+from bendybus.store.sqlite.commits import CommitStatements
 from bendybus.store.sqlite.connections import Connections
 from bendybus.store.sqlite.encoding import (
     CommitParameters,
@@ -80,7 +81,7 @@ MESSAGING_STORE: Final = FileKind(
 # The version that has the table `owner`.
 OWNED_SINCE: Final = 4
 
-# The error that `define_commit_steps` raises.
+# The error that a commit's trigger raises.
 CLAIMED_SINCE: Final = "claimed by another broker"
 
 # One step of SQLite per page: enough rows that steps do not matter, few enough that the text stays small.
@@ -103,6 +104,7 @@ class SqliteStore:
         self._keys: set[PartitionKey] = set()
         self._dropped: list[PartitionKey] = []
         self._removals = Removals(QUERIES)
+        self._statements: CommitStatements | None = None
 
     @property
     def name(self) -> str:
@@ -136,8 +138,7 @@ class SqliteStore:
             with reported(self._path):
                 if self._owner(writer) is None and self.namespace is not None:
                     writer.execute(QUERIES["adopt"], (self.namespace,))
-                writer.execute(QUERIES["define_commit"])
-                writer.execute(QUERIES["define_commit_steps"])
+                self._statements = CommitStatements(writer, QUERIES)
                 self._next_id = writer.execute(QUERIES["last_id"]).fetchone()[0] + 1
                 self._keys = {PartitionKey(key) for key, _, _ in writer.execute(QUERIES["partitions"])}
                 dropped = writer.execute(QUERIES["dropped_partitions"])
@@ -247,39 +248,43 @@ class SqliteStore:
         if self._removals.due:
             self._delete_removed()
         noted: list[int] = []
-        requests = (_encoded(each, noted) for each in requests_of(changes, self._next_id))
-        request = next(requests)
-        identities = encode_identities(changes)
-        others = [change for change in changes if has_more_than_identities(change)]
-        with self._ownership_checked(), self._connections.writing() as writer:
-            witness = self._connections.witness
-            number = witness.next_commit
-            if (another := next(requests, None)) is None and not others:
-                writer.execute(QUERIES["commit"], (*request, identities, number))
-            else:
-                with transaction(writer):
-                    for change in others:
-                        # Before new ones are added.
-                        _forget_identities(writer, change)
-                    writer.execute(QUERIES["commit"], (*request, identities, number))
-                    for part in chain(() if another is None else (another,), requests):
-                        writer.execute(QUERIES["commit"], (*part, "[]", number))
-                    for change in others:
-                        _commit_others(writer, change)
-            witness.committed()
+        try:
+            self._write(changes, noted)
+        except StoreError as error:
+            if CLAIMED_SINCE in str(error.__cause__):
+                raise PartitionMoved(f"{self._path}: {error.__cause__}") from error
+            raise
         self._next_id = set_row_ids(changes, self._next_id)
         if noted:
             size_bytes = sum(message.size for change in changes for message in change.removed)
             self._removals.note(noted, size_bytes)
 
-    @contextmanager
-    def _ownership_checked(self) -> Iterator[None]:
-        try:
-            yield
-        except StoreError as error:
-            if CLAIMED_SINCE in str(error.__cause__):
-                raise PartitionMoved(f"{self._path}: {error.__cause__}") from error
-            raise
+    def _write(self, changes: Sequence[PartitionChanges], noted: list[int]) -> None:
+        """Adds those removed messages to `noted` whose rows are not deleted."""
+        requests = requests_of(changes, self._next_id)
+        request = next(requests)
+        another = next(requests, None)
+        identities = encode_identities(changes)
+        others = [change for change in changes if has_more_than_identities(change)]
+        with self._connections.writing() as writer:
+            assert self._statements is not None, "the store is open"
+            witness = self._connections.witness
+            number = witness.next_commit
+            parameters = _encoded(request, number, identities, noted)
+            if another is None and not others:
+                writer.execute(self._statements.find(parameters), parameters)
+            else:
+                statement = self._statements.general
+                with transaction(writer):
+                    for change in others:
+                        # Before new ones are added.
+                        _forget_identities(writer, change)
+                    writer.execute(statement, parameters)
+                    for part in chain(() if another is None else (another,), requests):
+                        writer.execute(statement, _encoded(part, number, None, noted))
+                    for change in others:
+                        _commit_others(writer, change)
+            witness.committed()
 
     def load(self, key: PartitionKey) -> Snapshot:
         with self._connections.reading() as reader:
@@ -364,13 +369,14 @@ def hand_over(path: Path, namespace: str) -> None:
         writer.execute(QUERIES["hand_over"], (namespace,))
 
 
-def _encoded(request: CommitRequest, noted: list[int]) -> CommitParameters:
-    """Adds those removed messages to `noted` whose rows the request does not delete."""
+def _encoded(
+    request: CommitRequest, number: int, identities: str | None, noted: list[int]
+) -> CommitParameters:
     # Whether a shared body can go depends on the rows of the messages that share it.
-    if request.released or not are_far_apart(request.removed):
-        return encode_request(request)
-    noted += request.removed
-    return encode_request(request, notes_removed=True)
+    notes_removed = not request.released and are_far_apart(request.removed)
+    if notes_removed:
+        noted += request.removed
+    return encode_request(request, number, identities, notes_removed=notes_removed)
 
 
 def _forget_identities(writer: sqlite3.Connection, change: PartitionChanges) -> None:
