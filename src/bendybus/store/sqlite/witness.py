@@ -27,8 +27,9 @@ logger = logging.getLogger(__name__)
 
 # Checking the files takes 10 us, but next to a busy loop each system call waits for the interpreter's
 # lock, 5 ms or more. So the next check is due after this many times the duration of the last one: usually
-# with the next commit, at the cost of a fiftieth of the writer's time, and after this long at the latest.
-CHECK_COST_SHARE: Final = 50
+# a few milliseconds later, at the cost of a five-hundredth of the writer's time, and after this long at the
+# latest.
+CHECK_COST_SHARE: Final = 500
 CHECK_EVERY_S: Final = 0.25
 
 
