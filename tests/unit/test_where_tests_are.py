@@ -100,7 +100,7 @@ COVERS = {
     "unit/broker/test_topics.py": "broker/topic_host broker/turns broker/transactions",
     "unit/broker/test_moving.py": "broker/copying broker/journal",
     "unit/broker/test_deleting.py": "broker/departure",
-    "unit/gateway/test_session_receiver.py": "broker/holders gateway/session_filters",
+    "unit/gateway/test_session_receiver.py": "broker/holders gateway/link_ports gateway/session_filters",
     # The command line, as processes.
     "cli/test_connections.py": "cli/connection",
     "cli/test_replay.py": "cli/replay operations/replaying",
@@ -185,7 +185,7 @@ COVERS = {
     "unit/domain/test_fanout.py": "domain/copies",
     # Stores: one contract for all kinds.
     "store/test_contract.py": "store/encoding store/memory store/postgres/encoding store/queries "
-    "store/sqlite/connections "
+    "store/sqlite/commits store/sqlite/connections "
     "store/sqlite/store",
     "store/test_shared_bodies.py": "store/sqlite/encoding",
     "store/test_catalog.py": "store/memory_catalog store/sqlite/catalog",

@@ -7,7 +7,7 @@ messages on: topic.py.
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from itertools import chain
 from typing import Any, Final, Generic, TypeVar
@@ -61,7 +61,8 @@ class _Ready:
         return host.availability is AVAILABLE and host.store.state not in TROUBLED
 
 
-class Entity(ABC, Generic[H, L, D]):
+# Not an ABC: when compiled, all subclasses of one would share its answers to `isinstance`.
+class Entity(Generic[H, L, D]):
     def __init__(
         self,
         description: D,

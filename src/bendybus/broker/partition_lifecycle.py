@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
@@ -67,7 +67,8 @@ class _Hosted(Protocol):
 P = TypeVar("P", bound=_Hosted)
 
 
-class PartitionLifecycle(ABC, Generic[P]):
+# Not an ABC: when compiled, all subclasses of one would share its answers to `isinstance`.
+class PartitionLifecycle(Generic[P]):
     def __init__(
         self,
         entity: Entity[Any, Any, Any],

@@ -114,7 +114,7 @@ class StoreWriter:
         """Called after the callbacks of the commit that is being answered."""
         self._idle = asyncio.Event()
         self._idle.set()
-        self._worker = threading.Thread(target=self._run, name=f"writer-{store.name}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"writer-{store.name}", daemon=True)
         self.commits = 0
         self.commit_counts = [0] * (len(COMMIT_BOUNDS_S) + 1)
         """How many commits took so long: up to each bound, and longer than the last."""
@@ -122,7 +122,7 @@ class StoreWriter:
         self.messages_stored = 0
 
     def start(self) -> None:
-        self._worker.start()
+        self._thread.start()
 
     # -- the loop's side ----------------------------------------------------------
 
@@ -194,8 +194,8 @@ class StoreWriter:
         with self._turn:
             self._is_open, self._stopping = False, True
             self._turn.notify()
-        if self._worker.is_alive():
-            self._worker.join(0 if self.stuck else STOP_TIMEOUT_S)
+        if self._thread.is_alive():
+            self._thread.join(0 if self.stuck else STOP_TIMEOUT_S)
 
     @property
     def idle(self) -> bool:

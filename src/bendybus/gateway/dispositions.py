@@ -21,8 +21,8 @@ from bendybus.broker.queue import Queue
 from bendybus.domain.commands import Abandon, Reply, Settled
 from bendybus.engine.deliveries import SentDelivery
 from bendybus.engine.events import OutcomesReceived
-from bendybus.engine.sending import SendingLink
 from bendybus.errors import BrokerError, MessageLockLost, TransactionTimedOut, TransactionUnknown
+from bendybus.gateway.link_ports import OutboundLink
 from bendybus.gateway.observer import OnReply
 from bendybus.gateway.settlement import command_for_outcome, echo, lock_lost, refused, rejection
 from bendybus.names import LockToken
@@ -38,7 +38,7 @@ class Dispositions:
     """One link's dispositions. Calls `go_on` when messages were settled, so that it can deliver more."""
 
     def __init__(
-        self, connection: AmqpConnection, link: SendingLink, queue: Queue, go_on: Callable[[], None]
+        self, connection: AmqpConnection, link: OutboundLink, queue: Queue, go_on: Callable[[], None]
     ) -> None:
         self._connection = connection
         self._link = link

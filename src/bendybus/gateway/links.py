@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from bendybus import audit
 from bendybus.auth.claims import Claims
@@ -22,6 +22,7 @@ from bendybus.gateway.addresses import Address, with_host
 from bendybus.gateway.attaching import address_of, attach
 from bendybus.gateway.attachments import Attachment
 from bendybus.gateway.browser import Browser
+from bendybus.gateway.link_ports import OutboundLink
 from bendybus.gateway.opening import Opening
 from bendybus.gateway.receiver import Receiver
 from bendybus.gateway.requests import Replier, Requester, choose_replier
@@ -96,13 +97,14 @@ class Links:
         link.answer_detach(None if ending.cancelled() else ending.result())
         self._connection.flush_soon()
 
-    def end(self, link: Link, reason: BrokerError) -> None:
+    def end(self, link: Link | OutboundLink, reason: BrokerError) -> None:
         """Close a link, accepted or not yet, and tell the client the reason."""
-        attachment = self.attachments.get(link)
+        whole = cast(Link, link)
+        attachment = self.attachments.get(whole)
         if attachment is not None:
             peer = self._connection.peer
             logger.info("link '%.100s' from %s ended: %s", link.name, peer, reason.description)
-            self._end(link, attachment, reason)
+            self._end(whole, attachment, reason)
             self._connection.flush_soon()
 
     def entity_changed(self, entity: Entity[Any, Any, Any]) -> None:

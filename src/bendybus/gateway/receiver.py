@@ -26,10 +26,10 @@ from bendybus.broker.partition_port import ReceivingPort
 from bendybus.broker.queue import Queue
 from bendybus.domain.commands import Complete, Reply, Settled
 from bendybus.domain.messages import Message, SubQueue
-from bendybus.engine.sending import SendingLink
 from bendybus.envelope import render, render_locked
 from bendybus.errors import BrokerError
 from bendybus.gateway.dispositions import Dispositions
+from bendybus.gateway.link_ports import OutboundLink
 from bendybus.names import Instant, LockToken
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Receiver:
     """`Waiter` of its queue; the application side of one `SendingLink`."""
 
     def __init__(
-        self, connection: AmqpConnection, link: SendingLink, queue: Queue, subqueue: SubQueue
+        self, connection: AmqpConnection, link: OutboundLink, queue: Queue, subqueue: SubQueue
     ) -> None:
         self._connection = connection
         self._link = link

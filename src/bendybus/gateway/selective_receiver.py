@@ -18,8 +18,8 @@ from bendybus.broker.queue import Queue
 from bendybus.broker.scans import PartitionScan
 from bendybus.broker.selection import Selection
 from bendybus.domain.messages import Message, SubQueue
-from bendybus.engine.sending import SendingLink
 from bendybus.errors import BrokerError
+from bendybus.gateway.link_ports import OutboundLink
 from bendybus.gateway.receiver import Receiver
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class SelectiveReceiver(Receiver):
     def __init__(
         self,
         connection: AmqpConnection,
-        link: SendingLink,
+        link: OutboundLink,
         queue: Queue,
         subqueue: SubQueue,
         selection: Selection,

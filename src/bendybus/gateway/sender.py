@@ -34,6 +34,7 @@ from bendybus.errors import (
     ServerBusy,
     Unavailable,
 )
+from bendybus.gateway.link_ports import InboundLink
 from bendybus.gateway.observer import OnReply
 from bendybus.gateway.settlement import rejection
 from bendybus.names import Instant, PartitionNumber, RoutingKey
@@ -81,7 +82,7 @@ class Sender:
     def __init__(
         self,
         connection: AmqpConnection,
-        link: ReceivingLink,
+        link: InboundLink,
         target: SendTarget,
         via: SendTarget | None = None,
     ) -> None:

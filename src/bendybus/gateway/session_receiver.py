@@ -25,8 +25,8 @@ from bendybus.domain.commands import ENTROPY_PER_LOCK, Reply
 from bendybus.domain.messages import Message, SubQueue
 from bendybus.domain.session_commands import AcceptSession, ReleaseSession, SessionAccepted, SessionLock
 from bendybus.engine.deliveries import Outgoing
-from bendybus.engine.sending import SendingLink
 from bendybus.errors import BrokerError, OperationTimeout
+from bendybus.gateway.link_ports import OutboundLink
 from bendybus.gateway.receiver import PAGE_BYTES_MAX, PAGE_MAX, Receiver
 from bendybus.gateway.session_filters import WantedSession, answer_source
 from bendybus.gateway.settlement import session_lost
@@ -57,7 +57,7 @@ class SessionReceiver(Receiver):
     """`Waiter` of its queue until it has a session, then that session's `SessionHolder`."""
 
     def __init__(
-        self, connection: AmqpConnection, link: SendingLink, queue: Queue, wanted: WantedSession
+        self, connection: AmqpConnection, link: OutboundLink, queue: Queue, wanted: WantedSession
     ) -> None:
         super().__init__(connection, link, queue, SubQueue.MAIN)
         self._wanted_session = wanted

@@ -226,14 +226,17 @@ async def test_a_duplicate_is_answered_no_sooner_than_the_message_it_repeats():
 
 async def test_an_update_during_a_load_is_not_lost():
     async with gated_queue() as gated:
-        building = gated.host._built
+        loading = gated.attached.load
 
-        def updated_meanwhile(*arguments):
-            built = building(*arguments)
-            gated.queue.description = replace(gated.queue.description, max_delivery_count=3)
-            return built
+        def load(key, epoch, read, loaded, late):
+            def read_and_update(*arguments):
+                found = read(*arguments)
+                gated.queue.description = replace(gated.queue.description, max_delivery_count=3)
+                return found
 
-        gated.host._built = updated_meanwhile
+            loading(key, epoch, read_and_update, loaded, late)
+
+        gated.attached.load = load
         gated.host.fail(StoreUnavailable("read error"))
         gated.host.load()
         await gated.loaded()
