@@ -9,6 +9,7 @@ link does with the answer: dispositions.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Protocol, cast
 
 from bendybus.broker.host import ignore
@@ -17,6 +18,7 @@ from bendybus.domain.commands import Complete, Reply
 from bendybus.engine.deliveries import SentDelivery
 from bendybus.engine.events import OutcomesReceived
 from bendybus.errors import BrokerError
+from bendybus.gateway.joined_answers import JoinedAnswers
 from bendybus.names import LockToken
 
 __all__ = ["JoinedOutcomes", "OutcomeSource"]
@@ -34,14 +36,22 @@ class OutcomeSource(Protocol):
 class _Completion:
     """What one partition is asked to complete."""
 
-    __slots__ = ("tokens", "unanswered")
+    __slots__ = ("joined", "tokens", "unanswered")
 
     def __init__(self) -> None:
         self.tokens: list[LockToken] = []
         self.unanswered: list[tuple[OutcomeSource, OutcomesReceived, Sequence[SentDelivery]]] = []
         """The deliveries whose receivers wait for an answer."""
+        self.joined: JoinedAnswers | None = None
+        """With the answers of other partitions, if there are any."""
 
     def answer(self, reply: Reply | BrokerError) -> None:
+        if self.joined is None:
+            self._tell(reply)
+        else:
+            self.joined.ready(partial(self._tell, reply))
+
+    def _tell(self, reply: Reply | BrokerError) -> None:
         for source, event, deliveries in self.unanswered:
             source.settled(event, deliveries, reply)
 
@@ -72,6 +82,11 @@ class JoinedOutcomes:
         """Pass everything on to the partitions."""
         if self._completions:
             completions, self._completions = self._completions, {}
+            answered = [each for each in completions.values() if each.unanswered]
+            if len(answered) > 1:
+                joined = JoinedAnswers(len(answered))
+                for completion in answered:
+                    completion.joined = joined
             for host, completion in completions.items():
                 host.submit(
                     Complete(completion.tokens), completion.answer if completion.unanswered else ignore

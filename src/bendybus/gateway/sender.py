@@ -34,6 +34,7 @@ from bendybus.errors import (
     ServerBusy,
     Unavailable,
 )
+from bendybus.gateway.joined_answers import JoinedAnswers
 from bendybus.gateway.link_ports import InboundLink
 from bendybus.gateway.observer import OnReply
 from bendybus.gateway.settlement import rejection
@@ -76,6 +77,8 @@ class _Run:
     """As many as messages, or none at all without duplicate detection."""
     size: int = 0
     """Of the deliveries' payloads, in bytes."""
+    joined: JoinedAnswers | None = None
+    """With the answers of the read's other runs, if there are any."""
 
 
 class Sender:
@@ -169,7 +172,9 @@ class Sender:
                 run.identities.append(identities.found)
         self._link.top_up(SENDER_CREDIT)
         runs = [*keyed.values(), *([keyless] if keyless else ())]
+        joined = JoinedAnswers(len(runs)) if len(runs) > 1 else None
         for run in runs:
+            run.joined = joined
             run.size = _size(run.deliveries)
         self._connection.holdings.admitted(sum([run.size for run in runs]))
         for run in runs:
@@ -275,14 +280,26 @@ class Sender:
                 alone = _Run(run.host, run.keyless, [delivery], run.messages[one], run.identities[one])
                 alone.size = _size(alone.deliveries)
                 self._enqueue(alone, attempts=1)
+            if run.joined is not None:
+                run.joined.ready(_nothing)
             return
         self._target.count_refused(reply, sum(map(len, run.messages)))
         self._answer(run, rejection(reply))
 
     def _answer(self, run: _Run, outcome: DeliveryState) -> None:
+        if run.joined is None:
+            self._settle(run, outcome)
+        else:
+            run.joined.ready(partial(self._settle, run, outcome))
+
+    def _settle(self, run: _Run, outcome: DeliveryState) -> None:
         self._connection.holdings.answered(run.size)
         self._link.settle(run.deliveries, outcome)
         self._connection.flush_soon()
+
+
+def _nothing() -> None:
+    """Others wait for an answer that is given in another way."""
 
 
 def _size(deliveries: Sequence[Delivery]) -> int:

@@ -1,0 +1,46 @@
+"""Answers to one socket read that are sent together, if they are ready soon after each other.
+
+The messages of a read may be for many partitions, in several stores and at several brokers, and each commit
+answers some of them. Sent at once, such answers name ids with gaps, one frame for each. A client that keeps a
+window full sends as many messages as were accepted, so its next reads would be smaller, and their messages
+spread over as many partitions. An answer does not wait for a store that is slow (P-27): after `WAIT_S`, those
+that are ready are sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+__all__ = ["WAIT_S", "JoinedAnswers"]
+
+# Longer than commits of two stores usually differ, and than another broker takes; too short to be noticed.
+WAIT_S: Final = 0.02
+
+
+class JoinedAnswers:
+    __slots__ = ("_ready", "_timer", "_unready")
+
+    def __init__(self, count: int) -> None:
+        """`count`: how many calls of `ready` there will be."""
+        self._unready = count
+        self._ready: list[Callable[[], None]] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    def ready(self, answer: Callable[[], None]) -> None:
+        """Call this together with the others."""
+        self._ready.append(answer)
+        self._unready -= 1
+        if not self._unready:
+            self._send()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(WAIT_S, self._send)
+
+    def _send(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        ready, self._ready = self._ready, []
+        for answer in ready:
+            answer()
