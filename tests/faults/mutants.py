@@ -282,7 +282,7 @@ MUTANTS: dict[str, Mutant] = {
         removes_what_it_forwards_before_it_has_arrived, (LOST,), seed=4
     ),
     "reassigns what may have arrived": Mutant(
-        reassigns_what_may_have_arrived, (DUPLICATED, RESURRECTED), seed=1031
+        reassigns_what_may_have_arrived, (DUPLICATED, RESURRECTED), seed=4
     ),
     "leaves copies in the partition of the old key": Mutant(
         leaves_copies_in_the_partition_of_the_old_key, (UNEXPECTED,), seed=1
@@ -299,7 +299,7 @@ MUTANTS: dict[str, Mutant] = {
     "hands out what rests": Mutant(hands_out_what_rests, (FORGOTTEN,), seed=1),
     "ends locks early": Mutant(ends_locks_early, (SHARED,), seed=17),
     "sends what a lost partition had lent": Mutant(
-        sends_what_a_lost_partition_had_lent, (RESURRECTED, SHARED), seed=5103
+        sends_what_a_lost_partition_had_lent, (RESURRECTED, SHARED), seed=46
     ),
 }
 
@@ -309,5 +309,5 @@ CLUSTER_MUTANTS: dict[str, Mutant] = {
     "takes stores over without claiming partitions": Mutant(
         takes_stores_over_without_claiming_partitions, (TWO_OWNERS,)
     ),
-    "sweeps stores that it has given up": Mutant(sweeps_stores_that_it_has_given_up, (LOST,), seed=3031),
+    "sweeps stores that it has given up": Mutant(sweeps_stores_that_it_has_given_up, (LOST,), seed=930),
 }

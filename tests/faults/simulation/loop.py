@@ -100,10 +100,13 @@ class Loop(asyncio.BaseEventLoop):
         self._scheduled.clear()
         # Whoever cleans up asks for the loop; without one it would fail, and somebody would log that.
         events._set_running_loop(self)
-        for task in tuple(self._tasks):
-            task._log_destroy_pending = False
-            with contextlib.suppress(BaseException):
-                task.get_coro().close()
+        # What is closed may start more, to clean up.
+        while tasks := tuple(self._tasks):
+            self._tasks.clear()
+            for task in tasks:
+                task._log_destroy_pending = False
+                with contextlib.suppress(BaseException):
+                    task.get_coro().close()
         events._set_running_loop(None)
         self._tasks.clear()
         self._ready.clear()
