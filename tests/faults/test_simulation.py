@@ -151,9 +151,7 @@ def test_a_replay_that_did_not_reach_a_partition_may_still_put_back_what_is_in_i
 
 
 # A method of a compiled class cannot be replaced: its callers do not look it up.
-needs_python = pytest.mark.skipif(
-    is_compiled(), reason="mutants replace methods"
-)
+needs_python = pytest.mark.skipif(is_compiled(), reason="mutants replace methods")
 
 
 @needs_python

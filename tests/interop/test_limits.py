@@ -22,6 +22,7 @@ from azure.servicebus.exceptions import (
 from azure.servicebus.management import CorrelationRuleFilter, SqlRuleAction, SqlRuleFilter
 
 from bendybus.amqp.types import ULong
+from bendybus.build import is_compiled
 from bendybus.client import BusClient
 from bendybus.client.settings import ClientSettings
 from bendybus.domain.routing import partition_of as partition_of_key
@@ -156,6 +157,8 @@ def small_buses(tmp_path_factory: pytest.TempPathFactory, _closing: Any) -> Iter
     if BROKERS:
         # The processes that it starts have units of the usual size.
         not_with_several(ONE_BROKER["process"])
+    if is_compiled():
+        pytest.skip("compiled code has units of the usual size, and to fill them takes minutes")
 
     def start(folder: Path, *options: str) -> ServerProcess:
         server = SmallServer(folder, namespace({}), options)

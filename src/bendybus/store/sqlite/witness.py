@@ -26,10 +26,11 @@ __all__ = ["CHECK_EVERY_S", "Witness", "log_of", "refuse_lost_commits"]
 logger = logging.getLogger(__name__)
 
 # Checking the files takes 10 us, but next to a busy loop each system call waits for the interpreter's
-# lock, 5 ms or more. So the next check is due after this many times the duration of the last one: usually
-# a few milliseconds later, at the cost of a five-hundredth of the writer's time, and after this long at the
-# latest.
-CHECK_COST_SHARE: Final = 500
+# lock, 5 ms or more. So the next check is due after this many times the duration of the last one, at the cost
+# of a fiftieth of the writer's time. It is due after the first of these times at the earliest, since a check
+# with each commit delays single messages, and after the second at the latest.
+CHECK_COST_SHARE: Final = 50
+CHECK_AFTER_S: Final = 0.005
 CHECK_EVERY_S: Final = 0.25
 
 
@@ -105,7 +106,7 @@ class Witness:
             self.check()
             self.note()
             ended_at = monotonic()
-            wait_s = min((ended_at - began_at) * CHECK_COST_SHARE, CHECK_EVERY_S)
+            wait_s = min(max((ended_at - began_at) * CHECK_COST_SHARE, CHECK_AFTER_S), CHECK_EVERY_S)
             self._check_due_at = ended_at + wait_s
 
     def note(self) -> None:
