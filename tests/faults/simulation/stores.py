@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import TypeVar
 
 from bendybus.domain.messages import Message
@@ -80,13 +81,16 @@ class VirtualStore(MemoryStore):
         self._disk = disk
         self._away_until = 0.0
         self.late = False
-        """Whether the last commit may have been given up before it happened: slow, or beside a bad read."""
+        """Whether the last commit may have been given up before it was answered."""
         self.watcher: Callable[[VirtualStore, Sequence[PartitionKey]], None] = _ignore
         self.doubter: Callable[[VirtualStore, list[PartitionKey]], None] = _ignore
         """Told of commits that were, or may be, reported as failed; of those that happened, with the keys."""
         self._unanswered: list[PartitionKey] = []
         """Of the commit that has happened and is not reported yet: a read that fails now gives it up."""
         self._read_failed_at = -1.0
+        self._read_stalled_until = -1.0
+        """When the last read that stalled has ended; infinity while one is stalled: the broker gives up the
+        store, and with it a commit that is under way."""
 
     def go_away(self, for_s: float) -> None:
         self._away_until = self._disk.world.now + for_s
@@ -125,7 +129,11 @@ class VirtualStore(MemoryStore):
             self.doubter(self, [])
             raise StoreUnavailable(f"{self.name}: the disk is full")
         self._commit_now(changes)
-        self.late = world.now - began_at > STALL_S[0] or self._read_failed_at > began_at - UNHEARD_S
+        self.late = (
+            world.now - began_at > STALL_S[0]
+            or self._read_failed_at > began_at - UNHEARD_S
+            or self._read_stalled_until > began_at
+        )
         world.note(f"{self.name} commits {_summary(changes)}")
         keys = self._unanswered = [change.key for change in changes]
         self.watcher(self, keys)
@@ -187,7 +195,9 @@ class VirtualStore(MemoryStore):
 
     def _looked_up(self, call: Callable[[], T]) -> T:
         disk = self._disk
-        disk.take_time(self.name)
+        disk.take_time(self.name, self._begin_read_stall)
+        if self._read_stalled_until == inf:
+            self._read_stalled_until = disk.world.now
         try:
             self._refuse_away()
         except StoreUnavailable:
@@ -200,6 +210,9 @@ class VirtualStore(MemoryStore):
             self.doubter(self, self._unanswered)
             raise StoreUnavailable(f"{self.name}: cannot be read")
         return call()
+
+    def _begin_read_stall(self) -> None:
+        self._read_stalled_until = inf
 
     def _await_reply(self, keys: list[PartitionKey]) -> None:
         """A disk of the same machine always answers."""
