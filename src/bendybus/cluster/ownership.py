@@ -299,7 +299,10 @@ class Ownership:
 
     async def _leave(self, name: str) -> None:
         """Let the next owner take a store that was given up, and the store itself know it."""
-        leaving = self._leaving[name]
+        leaving = self._leaving.get(name)
+        if leaving is None:
+            # While another store was told, this one said that it has a new owner, and was closed (`_let_go`).
+            return
         owned = leaving.owned
         if leaving.to is not None:
             await self._handing_over.told()
@@ -416,7 +419,9 @@ class Ownership:
             await self._leave(name)
         for name in list(self._own):
             await self.release(name, (wanted or {}).get(name))
-        for leaving in self._leaving.values():
+        while self._leaving:
+            # One at a time: while one is closed, another may be let go of.
+            _, leaving = self._leaving.popitem()
             await self._close(leaving.owned)
         for store in self._candidates.values():
             await asyncio.to_thread(store.close)

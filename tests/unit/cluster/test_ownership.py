@@ -565,6 +565,36 @@ async def test_a_store_that_is_being_taken_over_is_not_closed_under_it() -> None
         del ownership._taking["later"], ownership._candidates["later"]
 
 
+@pytest.mark.parametrize("end", ["settle", "stop"])
+async def test_a_store_that_is_let_go_of_while_another_is_given_up_stops_nothing(
+    end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Found by seed 910154 of three brokers: the rest of the round was left out, with a KeyError.
+    async with nodes("a") as cluster:
+        member = cluster["a"]
+        for name in ("s0", "s1"):
+            member.cut_off.add(name)
+            await member.ownership.release(name)
+        assert list(member.ownership._leaving) == ["s0", "s1"]
+        release = member.ownership._leaving["s0"].owned.store.release
+        loop = asyncio.get_running_loop()
+
+        def released() -> None:
+            # While the first store is told, the second one says that another broker has it.
+            asyncio.run_coroutine_threadsafe(member.ownership._let_go("s1"), loop).result(10)
+            release()
+
+        monkeypatch.setattr(member.ownership._leaving["s0"].owned.store, "release", released)
+        member.cut_off.clear()
+        if end == "settle":
+            await member.ownership.settle(dict.fromkeys(STORES, "a"), ())
+            assert member.owns == set(STORES)
+        else:
+            await member.ownership.stop()
+            assert not member.owns
+        assert not member.ownership._leaving
+
+
 async def test_a_broker_that_stops_takes_nothing_over() -> None:
     # Its connections are closed next.
     async with nodes("a") as cluster:
