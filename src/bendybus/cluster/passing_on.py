@@ -14,7 +14,8 @@ from bendybus.cluster.asked import AnswerTo
 from bendybus.cluster.items import LOCAL_COMMANDS
 from bendybus.cluster.lending import LentSession
 from bendybus.cluster.remote import RemotePartition, RemoteQueuePartition
-from bendybus.domain.commands import Command, Release
+from bendybus.domain.commands import Command, Peek, Release
+from bendybus.domain.messages import SubQueue
 from bendybus.errors import PartitionMoved
 
 __all__ = ["pass_on"]
@@ -48,7 +49,18 @@ def pass_on(former: PartitionPort, port: PartitionPort, *, kept: bool) -> None:
 
 
 def _submit(port: PartitionPort, command: Command, done: OnReply) -> None:
-    if isinstance(done, AnswerTo) or (type(command) in LOCAL_COMMANDS and not isinstance(port, Host)):
+    if isinstance(done, AnswerTo) or _is_for_one_owner(command):
         done(PartitionMoved(f"Partition {port.number} of '{port.path}' has another owner now."))
     else:
         port.submit(command, done)
+
+
+def _is_for_one_owner(command: Command) -> bool:
+    """Whether the command continues work of the former owner, which the next one begins again.
+
+    This is so even if both are this broker. Above all, two forwarders must not work with one outbox. It has
+    messages whose posting is not durable yet, and their numbers may still be given to others.
+    """
+    return type(command) in LOCAL_COMMANDS or (
+        isinstance(command, Peek) and command.subqueue is SubQueue.OUTBOX
+    )

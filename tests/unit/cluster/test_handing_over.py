@@ -9,15 +9,30 @@ from typing import Any
 
 import pytest
 
+from bendybus.broker.partition_host import PartitionHost
 from bendybus.broker.partition_port import ReceivingPort
 from bendybus.broker.queue import Queue
 from bendybus.broker.transactions import commit
 from bendybus.cluster import handing_over
 from bendybus.cluster.remote import RemotePartition
-from bendybus.domain.commands import Complete, Enqueue, Enqueued, Given, Peek, Renew, Renewed, Settled
+from bendybus.domain.commands import (
+    Command,
+    Complete,
+    Enqueue,
+    Enqueued,
+    Given,
+    Peek,
+    Post,
+    Reassign,
+    Renew,
+    Renewed,
+    Settled,
+    Undeliverable,
+)
 from bendybus.domain.entities import QueueDescription
 from bendybus.domain.leases import LeaseRequest
 from bendybus.domain.messages import Message, SubQueue
+from bendybus.domain.outbox import HOPS_EXCEEDED
 from bendybus.domain.session_commands import (
     AcceptSession,
     ReleaseSession,
@@ -26,14 +41,16 @@ from bendybus.domain.session_commands import (
     SessionLock,
     SetSessionState,
 )
+from bendybus.envelope import admit
 from bendybus.errors import (
     ConsumerLeaseHeld,
+    PartitionMoved,
     SessionCannotBeLocked,
     SessionLockLost,
     StoreUnavailable,
     Unavailable,
 )
-from bendybus.names import EntityPath, LockToken, SequenceNumber, SessionId
+from bendybus.names import EntityPath, LockToken, PartitionNumber, SequenceNumber, SessionId
 from fix_async import until
 from fix_nodes import NodeMember, Nodes, nodes
 
@@ -42,6 +59,7 @@ pytestmark = pytest.mark.row("N-05")
 PAGE = 1024 * 1024
 MAIN = SubQueue.MAIN
 STORE = "s0"
+BARE = b"\x00\x53\x73\xc0\x04\x01\xa1\x01m\x00\x53\x75\xa0\x01x"
 
 
 def made(*texts: str, session: str | None = None) -> list[Message]:
@@ -436,6 +454,68 @@ async def test_a_port_that_somebody_has_kept_passes_everything_on() -> None:
             cold.payload = None
             assert await port.payloads([cold]) == [message.payload]
             assert await port.ask(Complete([token])) == Settled([])
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        Peek(SequenceNumber(0), 10, SubQueue.OUTBOX),
+        Post(10, EntityPath("landing")),
+        Reassign([SequenceNumber(1)], PartitionNumber(0)),
+        Undeliverable([SequenceNumber(1)], HOPS_EXCEEDED),
+    ],
+    ids=lambda command: type(command).__name__,
+)
+async def test_only_the_owner_works_with_the_outbox(command: Command) -> None:
+    async with one_store() as cluster:
+        old, new, _ = roles(cluster)
+        former = orders(old).hosts[0]
+        assert isinstance(former, PartitionHost)
+        former.begin_handing_over()
+        waiting = asyncio.ensure_future(former.ask(command))
+        # Also when the same broker has the partition again: it has another forwarder for it then.
+        for target in (new, old):
+            await move(cluster, target)
+            with pytest.raises(PartitionMoved):
+                await former.ask(command)
+        with pytest.raises(PartitionMoved):
+            await waiting
+
+
+async def test_a_former_owner_forwards_nothing_that_the_next_one_posts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Found by seed 910709 of three brokers: it read the outbox of the next owner, and sent messages before
+    # their posting was durable. If that failed, their numbers were given to other messages.
+    async with one_store() as cluster:
+        for name, to in ("landing", None), ("source", EntityPath("landing")):
+            await cluster["a"].broker.queues.create(QueueDescription(EntityPath(name), forward_to=to))
+        await cluster.whole()
+        old, new, _ = roles(cluster)
+        source, after = (member.broker.queues.get("source") for member in (old, new))
+        forwarder = old.broker.entities.forwarder(source)
+        answered, sent = asyncio.Event(), []
+
+        async def send(_host: object, _target: object, load: Any, _away: object) -> None:
+            sent.extend(load.numbers)
+            await answered.wait()
+
+        monkeypatch.setattr(forwarder, "_send", send)
+        monkeypatch.setattr(new.broker.entities.forwarder(after), "wake", lambda: None)
+        message, _ = admit(BARE, source.now(), source.description)
+        await source.hosts[0].ask(Enqueue([message]))
+        await until(lambda: sent)
+        (moving,) = forwarder._moving.values()
+
+        await move(cluster, new)
+        message, _ = admit(BARE, after.now(), after.description)
+        await after.hosts[0].ask(Enqueue([message]))
+        posted = await after.hosts[0].ask(Post(10, EntityPath("landing")))
+        assert isinstance(posted, Given) and len(posted.messages) == 1
+        answered.set()
+        await moving
+
+        assert len(sent) == 1
 
 
 @pytest.mark.parametrize("role", [0, 1, 2])
