@@ -11,23 +11,27 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
 
 import pytest
 
 from bendybus.build import is_compiled
+from bendybus.domain.entities import QueueDescription
 from bendybus.domain.messages import MessageState, SubQueue
 from bendybus.names import EntityPath, PartitionNumber, SequenceNumber
 from bendybus.store.memory import MemoryStore
 from bendybus.store.protocol import PartitionKey
 from faults.mutants import CLUSTER_MUTANTS, MUTANTS, Mutant
+from faults.simulation.cluster_ledger import ClusterLedger
 from faults.simulation.cluster_simulation import simulate_cluster
 from faults.simulation.keeping import Keeping
-from faults.simulation.ledger import Ledger, Letter, Spot
+from faults.simulation.ledger import Arrival, Invariant, Ledger, Letter, Spot
 from faults.simulation.plan import Lane, Plan
 from faults.simulation.simulation import simulate
 from faults.simulation.stores import Disk, DiskFaults, VirtualStore
-from faults.simulation.world import World
+from faults.simulation.world import EPOCH_MS, World
 
 TESTS = Path(__file__).parents[1]
 
@@ -127,6 +131,32 @@ def test_an_answer_that_comes_late_says_nothing_about_what_was_asked_since() -> 
     assert letter.settled_as is None
 
 
+@pytest.mark.parametrize(("fault_at", "is_shared"), [(0.5, True), (1.5, False), (2.5, False)])
+def test_a_lock_that_a_fault_ended_before_its_message_was_delivered_is_no_lock(
+    fault_at: float, is_shared: bool
+) -> None:
+    # Found by seed 910713 of three brokers: a link had kept the message while its owner lost all locks.
+    world, plan = World(0), Plan.of(random.Random(0))
+    plan.queues = [QueueDescription(EntityPath("queue"), lock_duration_s=10)]
+    ledger = ClusterLedger(world, plan, lambda: False)
+    letter = Letter("id", Lane("queue", ("queue",)), None, None, None, "red")
+
+    def arrive(locked_at: float, link: object) -> None:
+        arrival = Arrival(
+            "id", b"", "queue", SubQueue.MAIN, MessageState.ACTIVE, SequenceNumber(1), 0, None, link
+        )
+        ledger._check_lock(letter, arrival, EPOCH_MS + int((locked_at + 10) * 1000))
+
+    events = [
+        (fault_at, ledger.fault),
+        (2.0, partial(arrive, 1.0, "one")),
+        (3.0, partial(arrive, 3.0, "another")),
+    ]
+    for world.now, happen in sorted(events, key=itemgetter(0)):
+        happen()
+    assert [kind for kind, _ in ledger.violations] == [Invariant.SHARED] * is_shared
+
+
 @pytest.mark.parametrize("doubtful", [False, True])
 def test_a_message_that_may_have_been_sent_twice_is_kept_by_its_copy_in_the_outbox(doubtful: bool) -> None:
     # Found by seed 5003866: the copy that had arrived was taken back, since its send was reported as failed.
@@ -142,12 +172,12 @@ def test_a_replay_that_did_not_reach_a_partition_may_still_put_back_what_is_in_i
     # Found by seed 20261119431 of four brokers: the commit happened after the store had been given up.
     keeping = Keeping(World(0), Plan.of(random.Random(0)))
     letter = Letter("id", Lane("lane", ("queue",)), None, None, None, "red")
-    whole, partial = (keeping.ask("queue", lambda letter: True) for _ in range(2))
+    whole, part = (keeping.ask("queue", lambda letter: True) for _ in range(2))
     assert keeping.answer(whole, 0, unavailable=0) is None
-    assert keeping.answer(partial, 0, unavailable=1) is None
+    assert keeping.answer(part, 0, unavailable=1) is None
     assert keeping.came_back(letter, "queue") is None
     assert "more often" in str(keeping.came_back(letter, "queue"))
-    assert "came back" in str(keeping.answer(partial, 3, unavailable=1))
+    assert "came back" in str(keeping.answer(part, 3, unavailable=1))
 
 
 # A method of a compiled class cannot be replaced: its callers do not look it up.

@@ -45,6 +45,23 @@ class ClusterLedger(Ledger):
     def _fault_since(self, at: float) -> bool:
         return self._disturbed() or super()._fault_since(at)
 
+    def _locked_at(self, entity: str, until_ms: int) -> float:
+        """A link keeps messages that it has no credit for, up to half of their lock time. If another broker
+        owns the partition, only that one knows whether a lock has ended meanwhile (`held_among` of a remote
+        partition). So a message may be sent under a lock that a fault ended before, and that settles nothing.
+        A link whose session ends is told, and sends nothing more.
+        """
+        now = self.world.now
+        described = [each for each in self._plan.sources if each.path == entity and not each.requires_session]
+        if not described:
+            return now
+        lock_s = described[0].lock_duration_s
+        if self.jumped_at > max(now - lock_s, 0.0):
+            # Somebody has set the clock, so the age of the lock is not known.
+            return now - lock_s
+        left_s = (until_ms - self.world.wall_ms) / 1000
+        return min(now - lock_s + left_s, now)
+
     def lose_connection(self) -> None:
         """Two brokers are not connected any more: sessions that one of them holds at the other end."""
         self.fault()

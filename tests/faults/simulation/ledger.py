@@ -113,7 +113,7 @@ class Letter:
     doubtful: bool = False
     """A commit that held it was reported as failed, so that it may have been sent again elsewhere."""
     held_by: tuple[object, int, float] | None = None
-    """Link, end of the lock by the wall clock, and since when."""
+    """Link, end of the lock by the wall clock, and since when: a later fault may have ended it."""
     rests: tuple[str, int, float] | None = None
     """Where it was abandoned, until when it rests by the wall clock at least, and since when."""
     life: int = 0
@@ -376,7 +376,12 @@ class Ledger:
             excused = self._fault_since(since) or self.world.wall_ms > ends_ms - LOCK_TOLERANCE_MS
             if link is not arrival.link and not excused:
                 self.violate(Invariant.SHARED, f"{letter}: locked until {ends_ms}, and again")
-        letter.held_by = arrival.link, until_ms, self.world.now
+        letter.held_by = arrival.link, until_ms, self._locked_at(arrival.entity, until_ms)
+
+    def _locked_at(self, entity: str, until_ms: int) -> float:
+        """When a lock was granted under which a message has just arrived. One server makes sure before it
+        sends a message that its lock has not ended."""
+        return self.world.now
 
     def _check_front(self, letter: Letter, arrival: Arrival) -> None:
         """A link gets what it gets for the first time in the order of each partition, or session (P-26)."""
