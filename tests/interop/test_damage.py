@@ -54,7 +54,7 @@ def test_a_start_says_that_a_store_ends_before_an_acknowledged_commit(
     sdk_queue.send("elsewhere", partition_key=key_of(0))
     server.kill()
     store = server.data / f"store-{AWAY}.db"
-    log = store.with_name(store.name + "-wal")
+    log = store.with_name(store.name + "-commits-0")
     sound = log.read_bytes()
     damage(log)
 
@@ -83,7 +83,7 @@ def test_the_loss_can_be_accepted_while_the_server_runs(
         sdk_queue.send(f"{number:02}", partition_key=key_of(AWAY))
     server.kill()
     store = server.data / f"store-{AWAY}.db"
-    flip_a_bit(store.with_name(store.name + "-wal"))
+    flip_a_bit(store.with_name(store.name + "-commits-0"))
     server.start()
     assert states(server)[f"store-{AWAY}"] == "away"
     store.with_name(store.name + "-witness").unlink()

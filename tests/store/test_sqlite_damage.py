@@ -20,7 +20,7 @@ from bendybus.errors import BrokerError, SchemaTooNew, StoreCorrupted, StoreErro
 from bendybus.names import EntityPath, Instant, PartitionNumber, SequenceNumber
 from bendybus.store import encoding
 from bendybus.store.protocol import PartitionChanges
-from bendybus.store.sqlite import files
+from bendybus.store.sqlite import commit_path, files
 from bendybus.store.sqlite.catalog import SqliteCatalog
 from bendybus.store.sqlite.store import MESSAGING_STORE, SqliteStore
 
@@ -34,6 +34,12 @@ def closed(sqlite_bench: Bench, make_message: MakeMessage, tmp_path: Path) -> Pa
     sqlite_bench.commit([make_message(number, os.urandom(1500)) for number in range(1, 200)])
     sqlite_bench.store.close()
     return tmp_path / "store-0.db"
+
+
+@pytest.fixture
+def no_journal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All commits go straight to the database."""
+    monkeypatch.setattr(commit_path, "LARGE_COMMIT_BYTES", 0)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -166,6 +172,7 @@ def test_a_cut_file_is_reported_by_name(closed: Path, size: int) -> None:
         SqliteStore(closed).open()
 
 
+@pytest.mark.usefixtures("no_journal")
 def test_a_cut_file_is_reported_although_its_log_is_whole(
     sqlite_bench: Bench, make_message: MakeMessage, tmp_path: Path
 ) -> None:
@@ -262,6 +269,7 @@ def file_limit(bench: Bench) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
+@pytest.mark.usefixtures("no_journal")
 @pytest.mark.parametrize("limit", [database_limit, file_limit])
 @pytest.mark.parametrize("request_bytes_max", [encoding.REQUEST_BYTES_MAX, 10_000])
 def test_a_full_disk_undoes_the_commit_whole_and_the_store_goes_on_when_there_is_space(
@@ -289,6 +297,7 @@ def test_a_full_disk_undoes_the_commit_whole_and_the_store_goes_on_when_there_is
 
 
 @pytest.mark.row("P-18")
+@pytest.mark.usefixtures("no_journal")
 @pytest.mark.parametrize("request_bytes_max", [encoding.REQUEST_BYTES_MAX, 1])
 def test_a_refused_row_undoes_the_commit_whole(
     sqlite_bench: Bench, make_message: MakeMessage, monkeypatch: pytest.MonkeyPatch, request_bytes_max: int

@@ -1,6 +1,7 @@
 """Acknowledged commits that are no longer in the file, and files that are gone, are noticed.
 
-SQLite ends its log at the first frame whose checksum is wrong and says nothing of what follows.
+SQLite ends its log at the first frame whose checksum is wrong and says nothing of what follows, and so does
+the journal at its first record.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from bendybus.domain.messages import Message
 from bendybus.errors import StoreCorrupted, StoreUnavailable
 from bendybus.names import EntityPath, PartitionNumber
 from bendybus.store.catalog import EntityRecord
-from bendybus.store.sqlite import witness
+from bendybus.store.sqlite import commit_path, witness
 from bendybus.store.sqlite.catalog import SqliteCatalog
 from bendybus.store.sqlite.store import SqliteStore
+from store.conftest import Workbench
 
 Bench = Any  # the Workbench of conftest.py
 MakeMessage = Callable[..., Message]
@@ -88,6 +90,10 @@ def log_of(path: Path) -> Path:
     return path.with_name(path.name + "-wal")
 
 
+def journal_of(path: Path) -> Path:
+    return path.with_name(path.name + "-commits-0")
+
+
 def witness_of(path: Path) -> Path:
     return path.with_name(path.name + "-witness")
 
@@ -97,7 +103,7 @@ def witness_of(path: Path) -> Path:
 
 @pytest.mark.parametrize("damage", LOG_DAMAGE)
 def test_a_store_that_ends_before_an_acknowledged_commit_is_reported(killed: Path, damage: Damage) -> None:
-    damage(log_of(killed))
+    damage(journal_of(killed))
     last = COMMITS + 1  # the first one made the partitions
     with pytest.raises(
         StoreCorrupted, match=rf"store-0\.db ends before commit {last}, which was acknowledged"
@@ -105,8 +111,39 @@ def test_a_store_that_ends_before_an_acknowledged_commit_is_reported(killed: Pat
         SqliteStore(killed).open()
 
 
+@pytest.mark.parametrize("damage", LOG_DAMAGE)
+def test_the_same_for_commits_that_went_straight_to_the_database(
+    make_message: MakeMessage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Damage
+) -> None:
+    monkeypatch.setattr(commit_path, "LARGE_COMMIT_BYTES", 0)
+    bench = Workbench(lambda: SqliteStore(tmp_path / "store-0.db"))
+    for number in range(1, COMMITS + 1):
+        bench.commit([make_message(number)], next_sequence_number=number + 1)
+    bench.store.settle()
+    dead = copied(tmp_path, tmp_path / "dead") / "store-0.db"
+    bench.store.close()
+    damage(log_of(dead))
+    with pytest.raises(StoreCorrupted, match=r"ends before commit 31, which was acknowledged"):
+        SqliteStore(dead).open()
+
+
+@pytest.mark.parametrize("damage", LOG_DAMAGE)
+def test_what_a_damaged_log_has_lost_is_found_in_the_journal(
+    sqlite_bench: Bench, make_message: MakeMessage, tmp_path: Path, damage: Damage
+) -> None:
+    sqlite_bench.reopen()
+    for number in range(1, COMMITS + 1):
+        sqlite_bench.commit([make_message(number)], next_sequence_number=number + 1)
+    # The database has all of them now, and the journal's space has not been used again.
+    assert sqlite_bench.numbers() == list(range(1, COMMITS + 1))
+    sqlite_bench.store.settle()
+    dead = copied(tmp_path, tmp_path / "dead") / "store-0.db"
+    damage(log_of(dead))
+    assert numbers(dead) == list(range(1, COMMITS + 1))
+
+
 def test_a_refused_store_is_left_as_it_is(killed: Path) -> None:
-    flip_a_bit(log_of(killed))
+    flip_a_bit(journal_of(killed))
     before = {file.name: file.read_bytes() for file in killed.parent.iterdir()}
     store = SqliteStore(killed)
     store.namespace = "ours"
@@ -136,7 +173,7 @@ def test_a_witness_that_lags_behind_does_no_harm(killed: Path) -> None:
 
 
 def test_the_loss_is_accepted_by_removing_the_witness(killed: Path) -> None:
-    flip_a_bit(log_of(killed))
+    flip_a_bit(journal_of(killed))
     witness_of(killed).unlink()
     left = numbers(killed)
     assert left == list(range(1, len(left) + 1)) and 0 < len(left) < COMMITS
@@ -214,7 +251,7 @@ def move_away(path: Path) -> None:
 
 
 @pytest.mark.usefixtures("checked_always")
-@pytest.mark.parametrize("name", ["store-0.db", "store-0.db-wal"])
+@pytest.mark.parametrize("name", ["store-0.db", "store-0.db-wal", "store-0.db-commits-0"])
 @pytest.mark.parametrize("loss", [delete, replace, move_away])
 def test_nothing_is_acknowledged_into_a_file_that_is_gone(
     sqlite_bench: Bench, make_message: MakeMessage, tmp_path: Path, name: str, loss: Damage

@@ -13,7 +13,7 @@ from bendybus.domain.messages import Message
 from bendybus.errors import PartitionMoved
 from bendybus.names import EntityPath, Instant, PartitionNumber, SequenceNumber
 from bendybus.store.protocol import PartitionChanges, PartitionKey
-from bendybus.store.sqlite import removals
+from bendybus.store.sqlite import commit_path, removals
 from bendybus.store.sqlite.removals import are_far_apart
 from bendybus.store.sqlite.store import SqliteStore
 
@@ -59,6 +59,8 @@ class Bench:
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     monkeypatch.setattr(removals, "SPAN_MIN", COUNT // 2)
     monkeypatch.setattr(removals, "DELETED_AT_ONCE", 8)
+    # All commits go straight to the database.
+    monkeypatch.setattr(commit_path, "LARGE_COMMIT_BYTES", 0)
     bench = Bench(tmp_path / "store.db")
     yield bench
     bench.store.close()

@@ -110,6 +110,8 @@ BY_SPELLING = {
     "one spelling for each session",
     "bendybus/store/memory.py: partition.session_states[state.session_id]": "the same",
     "bendybus/store/memory.py: self._partition(key).session_states.get(session_id)": "the same",
+    "bendybus/store/sqlite/pending.py: self._states.get((key, session_id))": "the same",
+    "bendybus/store/sqlite/pending.py: self._states[key, session_id]": "the same",
     "pyspark_servicebus/pipelines/session_states.py: share[session_id]": "ids that a broker has listed: one "
     "spelling for each session",
 }

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Final
 
 from bendybus.broker.stores import AttachedStore
+from bendybus.store.protocol import MessagingStore
 
 __all__ = ["StandStill", "cut"]
 
@@ -64,15 +65,18 @@ class StandStill:
     async def begin(self) -> bool:
         """Return once all of them wait, or False if one came too late. None waits for long."""
         loop = asyncio.get_running_loop()
-        self._standing = [loop.create_task(store.run(self._stand)) for store in self._stores]
+        self._standing = [
+            loop.create_task(store.run(partial(self._stand, store.store))) for store in self._stores
+        ]
         self._all_came = await asyncio.to_thread(self._await_all)
         return self._all_came
 
     def _await_all(self) -> bool:
         return all(self._arrived.acquire(timeout=STAND_STILL_MAX_S) for _ in self._stores)
 
-    def _stand(self) -> bool:
+    def _stand(self, store: MessagingStore) -> bool:
         """In a store's writer."""
+        store.write_out()
         self._arrived.release()
         return self._go_on.wait(STAND_STILL_MAX_S)
 

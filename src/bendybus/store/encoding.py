@@ -21,6 +21,7 @@ from bendybus.names import SequenceNumber, SessionId
 from bendybus.store.protocol import PartitionChanges, PartitionKey
 
 __all__ = [
+    "SLICE_SHIFT",
     "CommitRequest",
     "Row",
     "allocate",

@@ -152,6 +152,10 @@ class FaultyStore:
     def settle(self) -> None:
         self._store.settle()
 
+    def write_out(self) -> None:
+        self._pass()
+        self._store.write_out()
+
     def commit(self, changes: Sequence[PartitionChanges]) -> None:
         self._pass()
         self._store.commit(changes)

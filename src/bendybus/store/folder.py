@@ -7,7 +7,8 @@
     stores.json     the stores that were attached later, by URL, readable only by the owner; and those of
                     the folder's own stores that were retired
     catalog.db      what exists (sqlite/catalog.py)
-    store-N.db      the messaging stores (sqlite/store.py), each with its log
+    store-N.db      the messaging stores (sqlite/store.py), each with its log and its journal
+                    (store-N.db-commits-0 and -1)
     *-witness       for each of these files, which commit was acknowledged last (sqlite/witness.py)
     namespaces.json if there are several: their names, first the one that the files above belong to; and
                     those that are being deleted

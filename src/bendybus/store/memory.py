@@ -138,6 +138,9 @@ class MemoryStore:
     def settle(self) -> None:
         """There is nothing to record in memory."""
 
+    def write_out(self) -> None:
+        """Nothing to do: no other process can see it."""
+
     def commit(self, changes: Sequence[PartitionChanges]) -> None:
         self._check_available()
         partitions = [self._partition(change.key) for change in changes]

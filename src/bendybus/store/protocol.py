@@ -198,6 +198,9 @@ class MessagingStore(Protocol):
     def settle(self) -> None:
         """The writer has answered all commits and is idle: do what is not urgent."""
 
+    def write_out(self) -> None:
+        """Write what is committed to where an image that another process makes will find it."""
+
     def commit(self, changes: Sequence[PartitionChanges]) -> None:
         """Commit everything, durably, or nothing. Sets `row_id` of every stored message.
 

@@ -200,6 +200,9 @@ class PostgresStore:
     def settle(self) -> None:
         """Nothing to do: the database records its own commits."""
 
+    def write_out(self) -> None:
+        """Nothing to do: the database shows them to all."""
+
     def _sweep(self) -> None:
         """Remove some of a dropped partition."""
         key = self._dropped[-1]

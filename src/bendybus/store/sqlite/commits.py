@@ -28,8 +28,8 @@ STEPS: Final = (
     "released",
     "remembered",
 )
-ALWAYS: Final = 4
-"""The parameters `first`, `bytes`, `counters` and `number`."""
+ALWAYS: Final = 3
+"""The parameters `bytes`, `counters` and `number`."""
 
 
 class CommitStatements:

@@ -7,7 +7,7 @@ transaction (witness.py). SQLite's errors are translated into ours (files.py).
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
@@ -20,10 +20,14 @@ __all__ = ["Connections"]
 
 
 class Connections:
-    def __init__(self, path: Path, count_commit: str) -> None:
-        """`count_commit`: the statement that counts a transaction in the file."""
+    def __init__(
+        self, path: Path, count_commit: str, write_pending: Callable[[sqlite3.Connection], None]
+    ) -> None:
+        """`count_commit`: the statement that counts a transaction in the file. `write_pending`: writes the
+        commits that come before it."""
         self._path = path
         self._count_commit = count_commit
+        self._write_pending = write_pending
         self._open: tuple[sqlite3.Connection, sqlite3.Connection, Witness] | None = None
         self._writes = Lock()
         self._reads = Lock()
@@ -32,9 +36,9 @@ class Connections:
     def is_open(self) -> bool:
         return self._open is not None
 
-    def open(self, writer: sqlite3.Connection, commits: int) -> None:
+    def open(self, writer: sqlite3.Connection, commits: int, journals: Sequence[Path]) -> None:
         """Add a reader and a witness to the writer's connection. `commits`: how many the file has had."""
-        self._open = writer, connect_reader(self._path), Witness(self._path, commits)
+        self._open = writer, connect_reader(self._path), Witness(self._path, commits, journals)
 
     def close(self) -> None:
         if self._open is None:
@@ -55,6 +59,11 @@ class Connections:
             if self._open is not None:
                 self.witness.note()
 
+    def check(self) -> None:
+        """`StoreUnavailable` unless the files are the ones that were opened."""
+        with self._writes, reported(self._path):
+            self.witness.check()
+
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
         with self._reads, reported(self._path):
@@ -71,6 +80,7 @@ class Connections:
         """For a transaction that is not a commit of messages. It is counted, and the files are checked."""
         with self.writing() as writer:
             self.witness.check()
+            self._write_pending(writer)
             with transaction(writer):
                 yield writer
                 writer.execute(self._count_commit, (self.witness.next_commit,))

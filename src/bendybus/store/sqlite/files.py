@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from bendybus.errors import SchemaTooNew, StoreCorrupted, StoreError, StoreUnavailable
+from bendybus.store.sqlite.journal import JOURNAL_SUFFIXES, read_records
 from bendybus.store.sqlite.witness import log_of, refuse_lost_commits
 
 __all__ = [
@@ -47,7 +48,7 @@ CACHE_BYTES: Final = 4 << 20
 BUSY_TIMEOUT_S: Final = 5.0
 
 # Files that SQLite or Bendybus opens next to the store's own.
-COMPANIONS: Final = ("-wal", "-shm", "-journal", "-witness", ".new")
+COMPANIONS: Final = ("-wal", "-shm", "-journal", "-witness", ".new", *JOURNAL_SUFFIXES)
 
 HEADER_BYTES: Final = 100
 MAGIC: Final = b"SQLite format 3\x00"
@@ -78,6 +79,8 @@ class FileKind:
     tables: frozenset[str]
     last_commit: str = ""
     """The query for the number of the last commit; empty if commits are not counted (witness.py)."""
+    has_journal: bool = False
+    """Whether later commits may be in a journal (journal.py)."""
 
     @property
     def version(self) -> int:
@@ -86,6 +89,21 @@ class FileKind:
     def last_commit_of(self, connection: sqlite3.Connection) -> int:
         (number,) = connection.execute(self.last_commit).fetchone()
         assert isinstance(number, int), "a table has the number"
+        return number
+
+    def last_durable_commit(self, path: Path, connection: sqlite3.Connection) -> int:
+        """The number of the last commit in the file or in its journal."""
+        number = self.last_commit_of(connection)
+        while self.has_journal:
+            try:
+                records = read_records(path, number)
+            except StoreCorrupted:
+                # Unless the file is in use, and commits have moved from one to the other meanwhile.
+                before, number = number, self.last_commit_of(connection)
+                if number == before:
+                    raise
+            else:
+                return records[-1].number if records else number
         return number
 
 
@@ -147,7 +165,7 @@ def open_file(path: Path, kind: FileKind, *, alone: bool = False) -> sqlite3.Con
             _migrate(connection, kind)
             _check_whole(path, kind, connection)
             if alone and kind.last_commit:
-                refuse_lost_commits(path, partial(kind.last_commit_of, connection))
+                refuse_lost_commits(path, partial(kind.last_durable_commit, path, connection))
         except BaseException:
             connection.close()
             raise
@@ -164,7 +182,7 @@ def look_into(path: Path, kind: FileKind) -> sqlite3.Connection:
         if version_of(connection) == kind.version:
             _check_whole(path, kind, connection)
             if kind.last_commit:
-                refuse_lost_commits(path, partial(kind.last_commit_of, connection))
+                refuse_lost_commits(path, partial(kind.last_durable_commit, path, connection))
     except BaseException:
         connection.close()
         raise

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 from threading import Lock
 from typing import Final
@@ -26,14 +26,16 @@ class SqliteImage:
 
     suffix = ".db"
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, whole: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
+        """`whole`: while this lasts, the file has everything that was acknowledged."""
         self._path = path
+        self._whole = whole
         self._connection = connect_reader(path)
         self._use = Lock()
         """A connection that is in use on a stuck disk is never closed: SQLite would crash."""
 
     def fix(self) -> None:
-        with self._use, reported(self._path):
+        with self._use, self._whole(), reported(self._path):
             self._connection.execute("BEGIN")
             # The transaction begins with its first read.
             self._connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()

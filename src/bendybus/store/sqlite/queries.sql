@@ -1,14 +1,13 @@
 -- The statements of a messaging store in SQLite.
 
 -- name: define_commit
--- A row inserted into such a view is a whole commit. A view belongs to the writer's connection, not to the
+-- A row inserted into such a view is one commit, or several that follow each other. A view belongs to the writer's connection, not to the
 -- file. Its name tells its steps, one for each of the columns from `bodies` to `remembered` (commits.py). All
 -- other columns of these are null.
---   first     the first id given out; the others follow one by one
 --   bytes     all payloads and session ids, end to end
 --   counters  JSON [[partition, next_sequence, epoch], ...]
---   number    of the commit, in the file
---   bodies    JSON [slice of bytes, ...]                           one for each id; null where it has no body
+--   number    of the last commit, in the file
+--   bodies    JSON [[first id, [slice of bytes, ...]], ...]        a slice for each id; null if it has no body
 --   runs      JSON [[first id, partition, first sequence, enqueued_at, expires_at, [size, ...]], ...]
 --   copies    JSON [[first id, step, partition, first sequence, enqueued_at, expires_at, first body, step, first
 --                    origin, hops, [size, ...]], ...]              of a topic's messages
@@ -21,7 +20,7 @@
 --   remembered  JSON [[partition, accepted_at, [digest, ...]], ...]  of messages that were accepted
 -- A slice is (first byte, from 1) << 31 | length.
 CREATE TEMP VIEW IF NOT EXISTS {view} AS
-SELECT NULL AS first, NULL AS bytes, NULL AS counters, NULL AS number, NULL AS bodies, NULL AS runs,
+SELECT NULL AS bytes, NULL AS counters, NULL AS number, NULL AS bodies, NULL AS runs,
        NULL AS copies, NULL AS rows, NULL AS updated, NULL AS removed, NULL AS noted, NULL AS released,
        NULL AS remembered;
 
@@ -44,13 +43,16 @@ END;
 
 -- name: commit
 -- One step, one transaction: SQLite begins it, syncs it, or undoes it whole.
-INSERT INTO {view} VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO {view} VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: commit_bodies
 -- The payloads of new messages.
     INSERT INTO body (id, payload)
-    SELECT NEW.first + key, substr(NEW.bytes, value >> 31, value & 0x7fffffff)
-      FROM json_each(NEW.bodies) WHERE value IS NOT NULL;
+    SELECT run.id + slot.key, substr(NEW.bytes, slot.value >> 31, slot.value & 0x7fffffff)
+      FROM (SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS slices
+              FROM json_each(NEW.bodies) LIMIT -1) AS run,
+           json_each(run.slices) AS slot
+     WHERE slot.value IS NOT NULL;
 
 -- name: commit_runs
 -- New messages. LIMIT -1 keeps SQLite from taking the run apart again for each of its messages.
@@ -210,6 +212,10 @@ SELECT max(coalesce((SELECT max(id) FROM message), 0), coalesce((SELECT max(id) 
 -- name: partitions
 -- The partitions in this store, without those that have been dropped.
 SELECT key, entity, number FROM partition WHERE entity IS NOT NULL ORDER BY key;
+
+-- name: epochs
+-- The claim under which each of them can be changed.
+SELECT key, epoch FROM partition WHERE entity IS NOT NULL;
 
 -- name: create_partition
 -- An existing partition stays as it is.

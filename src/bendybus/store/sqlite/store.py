@@ -1,17 +1,18 @@
-"""A messaging store in one SQLite file.
+"""A messaging store in one SQLite file, with a journal in front of it.
 
-One connection writes while another reads (connections.py). A commit of messages and their identities is a
-single statement (queries.sql, `commit`), so SQLite makes it atomic and durable. A large commit, or one that
-contains more than these, is a transaction of several statements. Design and measurements: store/DESIGN.md.
+A commit is a record in the journal (journal.py). The database gets it later, together with many others, as
+one statement (queries.sql, `commit`), without the messages that are removed by then (commit_path.py). All else
+goes straight to the database, which first gets what is pending. One connection writes while another reads
+(connections.py). Design and measurements: store/DESIGN.md.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import sqlite3
 from collections.abc import Container, Iterator, Sequence
-from contextlib import closing
-from itertools import chain
+from contextlib import closing, contextmanager
 from operator import attrgetter
 from pathlib import Path
 from typing import Final
@@ -27,14 +28,7 @@ from bendybus.names import (
     SequenceNumber,
     SessionId,
 )
-from bendybus.store.encoding import (
-    CommitRequest,
-    collector_paused,
-    has_more_than_identities,
-    requests_of,
-    set_row_ids,
-    to_json,
-)
+from bendybus.store.encoding import collector_paused, to_json
 from bendybus.store.protocol import (
     PartitionChanges,
     PartitionKey,
@@ -43,27 +37,23 @@ from bendybus.store.protocol import (
     Snapshot,
 )
 from bendybus.store.queries import load_queries, load_script
-from bendybus.store.sqlite.commits import CommitStatements
+from bendybus.store.sqlite.commit_path import CommitPath
 from bendybus.store.sqlite.connections import Connections
-from bendybus.store.sqlite.encoding import (
-    CommitParameters,
-    decode_page,
-    encode_identities,
-    encode_request,
-)
+from bendybus.store.sqlite.encoding import decode_page
 from bendybus.store.sqlite.files import (
     FileKind,
     give_back,
     look_into,
     open_file,
     reported,
-    transaction,
     version_of,
 )
 from bendybus.store.sqlite.image import SqliteImage
-from bendybus.store.sqlite.removals import Removals, are_far_apart
+from bendybus.store.sqlite.removals import Removals
 
 __all__ = ["MESSAGING_STORE", "SqliteStore", "hand_over"]
+
+logger = logging.getLogger(__name__)
 
 QUERIES: Final = load_queries(__package__, "queries.sql")
 MESSAGING_STORE: Final = FileKind(
@@ -76,13 +66,11 @@ MESSAGING_STORE: Final = FileKind(
         {"partition", "message", "body", "identity", "session", "transfer", "owner", "progress", "removal"}
     ),
     last_commit=QUERIES["last_commit"],
+    has_journal=True,
 )
 
 # The version that has the table `owner`.
 OWNED_SINCE: Final = 4
-
-# The error that a commit's trigger raises.
-CLAIMED_SINCE: Final = "claimed by another broker"
 
 # One step of SQLite per page: enough rows that steps do not matter, few enough that the text stays small.
 LOAD_PAGE_ROWS: Final = 2000
@@ -99,12 +87,12 @@ class SqliteStore:
         self._name = name or path.stem
         self.namespace: str | None = None
         self._has_partitions = has_partitions
-        self._connections = Connections(path, QUERIES["count_commit"])
-        self._next_id = 1
-        self._keys: set[PartitionKey] = set()
-        self._dropped: list[PartitionKey] = []
         self._removals = Removals(QUERIES)
-        self._statements: CommitStatements | None = None
+        self._commits = CommitPath(path, QUERIES, self._removals)
+        self._connections = Connections(path, QUERIES["count_commit"], self._commits.write_pending)
+        self._epochs: dict[PartitionKey, Epoch] = {}
+        """The partitions, and the claim under which each can be changed. Nobody else has the file."""
+        self._dropped: list[PartitionKey] = []
 
     @property
     def name(self) -> str:
@@ -138,15 +126,16 @@ class SqliteStore:
             with reported(self._path):
                 if self._owner(writer) is None and self.namespace is not None:
                     writer.execute(QUERIES["adopt"], (self.namespace,))
-                self._statements = CommitStatements(writer, QUERIES)
-                self._next_id = writer.execute(QUERIES["last_id"]).fetchone()[0] + 1
-                self._keys = {PartitionKey(key) for key, _, _ in writer.execute(QUERIES["partitions"])}
+                self._removals.open(writer)
+                journals = self._commits.open(writer, MESSAGING_STORE.last_commit_of(writer))
+                epochs = writer.execute(QUERIES["epochs"])
+                self._epochs = {PartitionKey(key): Epoch(epoch) for key, epoch in epochs}
                 dropped = writer.execute(QUERIES["dropped_partitions"])
                 self._dropped = [PartitionKey(key) for (key,) in dropped]
-                self._removals.open(writer)
-                self._connections.open(writer, MESSAGING_STORE.last_commit_of(writer))
+                self._connections.open(writer, MESSAGING_STORE.last_commit_of(writer), journals)
             self._has_partitions = True
         except BaseException:
+            self._commits.close()
             writer.close()
             raise
 
@@ -158,10 +147,35 @@ class SqliteStore:
         return None if row is None else row[0]
 
     def close(self) -> None:
+        try:
+            if self._connections.is_open:
+                self.write_out()
+        except StoreError as error:
+            # Not lost: the journal is read when the store is opened again.
+            logger.warning("%s: commits stay in the journal: %s", self._path, error)
         self._connections.close()
+        self._commits.close()
 
     def image(self) -> SqliteImage:
-        return SqliteImage(self._path)
+        return SqliteImage(self._path, self._whole)
+
+    @contextmanager
+    def _changing(self) -> Iterator[sqlite3.Connection]:
+        """For a transaction that is not a commit of messages."""
+        with self._connections.changing() as writer:
+            yield writer
+        self._commits.number_used()
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """The database has everything, and nothing is written meanwhile."""
+        if not self._connections.is_open:
+            # Another process has the store, and stands still.
+            yield
+            return
+        with self._connections.writing() as writer:
+            self._commits.write_pending(writer)
+            yield
 
     # -- partitions -----------------------------------------------------------
 
@@ -173,38 +187,49 @@ class SqliteStore:
         self, entity: EntityPath, numbers: Sequence[PartitionNumber]
     ) -> list[PartitionRecord]:
         asked = set(numbers)
-        with self._connections.changing() as writer:
+        with self._changing() as writer:
             for number in numbers:
                 writer.execute(QUERIES["create_partition"], (entity, number, (number << PARTITION_SHIFT) + 1))
             records = [_partition_record(row) for row in writer.execute(QUERIES["partitions_of"], (entity,))]
-        self._keys.update(record.key for record in records)
+            epochs = dict(writer.execute(QUERIES["epochs"]))
+        self._epochs.update((record.key, Epoch(epochs[record.key])) for record in records)
         return [record for record in records if record.number in asked]
 
     def drop_partitions(self, entity: EntityPath) -> None:
-        with self._connections.changing() as writer:
+        with self._changing() as writer:
             keys = [PartitionKey(key) for key, _, _ in writer.execute(QUERIES["partitions_of"], (entity,))]
             writer.execute(QUERIES["drop_partitions"], (entity,))
-        self._keys.difference_update(keys)
+        self._forget(keys)
         self._dropped += keys
 
     def discard(self, keys: Sequence[PartitionKey]) -> None:
-        with self._connections.changing() as writer:
+        with self._changing() as writer:
             dropped = writer.execute(QUERIES["discard"], (to_json(list(keys)),)).fetchall()
-        self._keys.difference_update(keys)
+        self._forget(keys)
         self._dropped += [PartitionKey(key) for (key,) in dropped]
 
+    def _forget(self, keys: Sequence[PartitionKey]) -> None:
+        for key in keys:
+            self._epochs.pop(key, None)
+
     def claim(self, keys: Sequence[PartitionKey]) -> list[Epoch]:
-        with self._connections.changing() as writer:
+        with self._changing() as writer:
             claimed = dict(writer.execute(QUERIES["claim"], (to_json(list(keys)),)))
             for key in keys:
                 self._refuse_unknown(key, claimed)
-        return [Epoch(claimed[key]) for key in keys]
+        epochs = [Epoch(claimed[key]) for key in keys]
+        self._epochs.update(zip(keys, epochs, strict=True))
+        return epochs
 
     def _refuse_unknown(self, key: PartitionKey, known: Container[int]) -> None:
         if key not in known:
             raise StoreError(f"{self._path} holds no partition with the key {key}")
 
     def tidy(self) -> bool:
+        if self._commits.pending:
+            self._connections.check()
+            self.write_out()
+            return True
         if self._dropped:
             self._sweep()
             return True
@@ -215,13 +240,18 @@ class SqliteStore:
             self._connections.witness.check()
             return give_back(writer)
 
+    def write_out(self) -> None:
+        if self._commits.pending:
+            with self._whole():
+                pass
+
     def settle(self) -> None:
         self._connections.note()
 
     def _sweep(self) -> None:
         """Remove some of a dropped partition."""
         key = self._dropped[-1]
-        with self._connections.changing() as writer:
+        with self._changing() as writer:
             writer.execute(QUERIES["clear_bodies"], (key, SWEEP_ROWS))
             writer.execute(QUERIES["clear_messages"], (key, SWEEP_ROWS))
             writer.execute(QUERIES["clear_identities"], (key, SWEEP_ROWS))
@@ -233,7 +263,7 @@ class SqliteStore:
 
     def _delete_removed(self) -> None:
         """Delete some rows of messages that were removed before."""
-        with self._connections.changing() as writer:
+        with self._changing() as writer:
             self._removals.delete_some(writer)
         self._removals.deleted()
 
@@ -241,52 +271,21 @@ class SqliteStore:
 
     def commit(self, changes: Sequence[PartitionChanges]) -> None:
         for change in changes:
-            self._refuse_unknown(change.key, self._keys)
+            self._refuse_unknown(change.key, self._epochs)
+            if change.epoch != self._epochs[change.key]:
+                raise PartitionMoved(f"{self._path}: partition {change.key} was claimed by another broker")
         if self._dropped:
             # A writer that is never idle still has to sweep.
             self._sweep()
         if self._removals.due:
             self._delete_removed()
-        noted: list[int] = []
-        try:
-            self._write(changes, noted)
-        except StoreError as error:
-            if CLAIMED_SINCE in str(error.__cause__):
-                raise PartitionMoved(f"{self._path}: {error.__cause__}") from error
-            raise
-        self._next_id = set_row_ids(changes, self._next_id)
-        if noted:
-            size_bytes = sum(message.size for change in changes for message in change.removed)
-            self._removals.note(noted, size_bytes)
-
-    def _write(self, changes: Sequence[PartitionChanges], noted: list[int]) -> None:
-        """Adds those removed messages to `noted` whose rows are not deleted."""
-        requests = requests_of(changes, self._next_id)
-        request = next(requests)
-        another = next(requests, None)
-        identities = encode_identities(changes)
-        others = [change for change in changes if has_more_than_identities(change)]
         with self._connections.writing() as writer:
-            assert self._statements is not None, "the store is open"
-            witness = self._connections.witness
-            number = witness.next_commit
-            parameters = _encoded(request, number, identities, noted)
-            if another is None and not others:
-                writer.execute(self._statements.find(parameters), parameters)
-            else:
-                statement = self._statements.general
-                with transaction(writer):
-                    for change in others:
-                        # Before new ones are added.
-                        _forget_identities(writer, change)
-                    writer.execute(statement, parameters)
-                    for part in chain(() if another is None else (another,), requests):
-                        writer.execute(statement, _encoded(part, number, None, noted))
-                    for change in others:
-                        _commit_others(writer, change)
-            witness.committed()
+            self._commits.commit(writer, changes, self._connections.witness)
+
+    # -- reading --------------------------------------------------------------
 
     def load(self, key: PartitionKey) -> Snapshot:
+        self.write_out()
         with self._connections.reading() as reader:
             counter = reader.execute(QUERIES["next_sequence"], (key,)).fetchone()
             removed = self._removals.noted_in(reader)
@@ -335,9 +334,22 @@ class SqliteStore:
             last = messages[-1].row_id
 
     def read(self, row_ids: Sequence[int]) -> list[bytes | None]:
-        if self._removals:
-            row_ids = [0 if row_id in self._removals else row_id for row_id in row_ids]
-        payloads = self._read(list(row_ids))
+        pending, removals = self._commits.pending, self._removals
+        if any(map(pending.is_released, row_ids)):
+            # Only the database knows whether other messages share the body.
+            self.write_out()
+        payloads: dict[int, bytes] = {}
+        others: list[int] = []
+        for row_id in row_ids:
+            if row_id in removals or pending.is_gone(row_id):
+                continue
+            payload = pending.payload(row_id)
+            if payload is None:
+                others.append(row_id)
+            else:
+                payloads[row_id] = payload
+        if others:
+            payloads |= self._read(others)
         return [payloads.get(row_id) for row_id in row_ids]
 
     def _read(self, row_ids: list[int]) -> dict[int, bytes]:
@@ -358,6 +370,9 @@ class SqliteStore:
         return payloads
 
     def read_session_state(self, key: PartitionKey, session_id: SessionId) -> bytes | None:
+        pending = self._commits.pending.session_state(key, session_id)
+        if pending is not None:
+            return pending[1]
         with self._connections.reading() as reader:
             row = reader.execute(QUERIES["session_state"], (key, session_id)).fetchone()
         return None if row is None else row[0]
@@ -367,33 +382,6 @@ def hand_over(path: Path, namespace: str) -> None:
     """Assign a file that is not in use to another namespace."""
     with reported(path), closing(open_file(path, MESSAGING_STORE)) as writer:
         writer.execute(QUERIES["hand_over"], (namespace,))
-
-
-def _encoded(
-    request: CommitRequest, number: int, identities: str | None, noted: list[int]
-) -> CommitParameters:
-    # Whether a shared body can go depends on the rows of the messages that share it.
-    notes_removed = not request.released and are_far_apart(request.removed)
-    if notes_removed:
-        noted += request.removed
-    return encode_request(request, number, identities, notes_removed=notes_removed)
-
-
-def _forget_identities(writer: sqlite3.Connection, change: PartitionChanges) -> None:
-    if change.forgotten_through is not None:
-        writer.execute(QUERIES["forget"], (change.key, change.forgotten_through))
-
-
-def _commit_others(writer: sqlite3.Connection, change: PartitionChanges) -> None:
-    """Write what few entities have, with separate statements inside the transaction."""
-    execute, key = writer.execute, change.key
-    for each in change.session_states:
-        if each.state is None:
-            execute(QUERIES["forget_session_state"], (key, each.session_id))
-        else:
-            execute(QUERIES["save_session_state"], (key, each.session_id, each.updated_at, each.state))
-    for source, number in change.transferred.items():
-        execute(QUERIES["mark_transferred"], (key, source, number))
 
 
 def _partition_record(row: tuple[int, str, int]) -> PartitionRecord:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import os
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import Final
@@ -57,13 +57,13 @@ def refuse_lost_commits(path: Path, last_commit: Callable[[], int]) -> None:
 class Witness:
     """The witness of an open file. Used by the writer's thread."""
 
-    def __init__(self, path: Path, commits: int) -> None:
-        """`commits`: how many commits the file has had."""
+    def __init__(self, path: Path, commits: int, others: Sequence[Path] = ()) -> None:
+        """`commits`: how many commits the file has had. `others`: files that it needs besides its log."""
         self._path = path
         self.commits = commits
         self._noted = 0
         self._check_due_at = 0.0
-        self._opened = {file: _identity(file) for file in (path, log_of(path))}
+        self._opened = {file: _identity(file) for file in (path, log_of(path), *others)}
         self._file: int | None = None
         try:
             self._file = os.open(_witness_of(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

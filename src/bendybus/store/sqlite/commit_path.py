@@ -1,0 +1,166 @@
+"""The way of a commit: into the journal, and later into the database, together with others.
+
+A large commit goes straight to the database. So does the one that follows a failed write of the journal. The
+failed record may be there all the same, but its number is that of the next commit, which the database has: so
+the record is never read.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from bendybus.store.encoding import CommitRequest, requests_of, set_row_ids
+from bendybus.store.protocol import PartitionChanges
+from bendybus.store.sqlite.commits import CommitStatements
+from bendybus.store.sqlite.encoding import EncodedRecords, encode_records
+from bendybus.store.sqlite.files import transaction
+from bendybus.store.sqlite.journal import Journal, read_records
+from bendybus.store.sqlite.pending import Pending
+from bendybus.store.sqlite.records import CommitRecord, decode_record, encode_head, make_record
+from bendybus.store.sqlite.removals import Removals
+from bendybus.store.sqlite.witness import Witness
+
+__all__ = ["CommitPath"]
+
+# A commit is large if it has so many bytes, or so many on average for each of its messages: it would fill the
+# journal before its messages are removed, and be written once more than needed.
+LARGE_COMMIT_BYTES: Final = 2 << 20
+LARGE_MESSAGE_BYTES: Final = 16 << 10
+
+
+class CommitPath:
+    """That of one store. Used by whoever has the writer's connection; `pending` is read by all."""
+
+    def __init__(self, path: Path, queries: Mapping[str, str], removals: Removals) -> None:
+        self._path = path
+        self._queries = queries
+        self._removals = removals
+        self.pending = Pending()
+        self._opened: tuple[Journal, CommitStatements] | None = None
+        self._next_id = 1
+
+    def open(self, writer: sqlite3.Connection, last_commit: int) -> Sequence[Path]:
+        """Write what a process that was killed has left in the journal. Returns the journal's files.
+
+        `last_commit`: the number of the last commit in the database.
+        """
+        statements = CommitStatements(writer, self._queries)
+        self.pending = Pending()
+        for found in read_records(self._path, last_commit):
+            self.pending.add(decode_record(found), ())
+        self._write(writer, statements, self.pending.all)
+        self._next_id = writer.execute(self._queries["last_id"]).fetchone()[0] + 1
+        journal = Journal(self._path)
+        self._opened = journal, statements
+        return journal.files
+
+    def close(self) -> None:
+        """What is pending stays in the journal."""
+        if self._opened is not None:
+            self._opened[0].close(empty=not self.pending)
+            self._opened = None
+
+    def commit(
+        self, writer: sqlite3.Connection, changes: Sequence[PartitionChanges], witness: Witness
+    ) -> None:
+        journal, statements = self._parts()
+        requests = list(requests_of(changes, self._next_id))
+        record = make_record(witness.next_commit, requests[0], changes)
+        if journal.is_suspect or _is_large(requests):
+            self.write_pending(writer)
+            more = [CommitRecord(record.number, request) for request in requests[1:]]
+            self._write_straight(writer, statements, [record, *more])
+            self._next_id = set_row_ids(changes, self._next_id)
+            journal.is_suspect = False
+        else:
+            head = encode_head(record)
+            # What is written before the slices is one byte (`CommitRequest.pieces`).
+            body_bytes = record.request.offset - 1
+            self._make_room(writer, len(head) + body_bytes)
+            journal.append(record.number, head, record.request.pieces, body_bytes)
+            self._next_id = set_row_ids(changes, self._next_id)
+            self.pending.add(record, changes)
+        witness.committed()
+
+    def write_pending(self, writer: sqlite3.Connection) -> None:
+        """Let the database have everything that is pending."""
+        if self.pending:
+            journal, statements = self._parts()
+            self._write(writer, statements, self.pending.all)
+            journal.start_again()
+
+    def number_used(self) -> None:
+        """The database has used the number that the journal's next record would have had."""
+        self._parts()[0].is_suspect = False
+
+    def _parts(self) -> tuple[Journal, CommitStatements]:
+        assert self._opened is not None, "the store is open"
+        return self._opened
+
+    def _make_room(self, writer: sqlite3.Connection, size: int) -> None:
+        journal, statements = self._parts()
+        if not journal.has_room(size):
+            self._write(writer, statements, self.pending.older)
+            self.pending.begin_file()
+            journal.use_other_file()
+        elif due := self.pending.due(journal.used):
+            self._write(writer, statements, self.pending.all[:due])
+
+    def _write(
+        self, writer: sqlite3.Connection, statements: CommitStatements, records: Sequence[CommitRecord]
+    ) -> None:
+        """Write the oldest of the pending records, durably."""
+        if not records:
+            return
+        encoded = encode_records(records)
+        if encoded.has_others:
+            with transaction(writer):
+                self._execute(writer, statements, encoded)
+        else:
+            writer.execute(statements.find(encoded.parameters), encoded.parameters)
+        self._removals.note(encoded.noted, encoded.noted_bytes)
+        self.pending.written(len(records))
+
+    def _write_straight(
+        self, writer: sqlite3.Connection, statements: CommitStatements, records: Sequence[CommitRecord]
+    ) -> None:
+        """Write the records of one commit, durably. They are not pending."""
+        for record in records:
+            record.removed_before = record.request.removed
+        encoded = [encode_records([record]) for record in records]
+        with transaction(writer):
+            for each in encoded:
+                self._execute(writer, statements, each)
+        for each in encoded:
+            self._removals.note(each.noted, each.noted_bytes)
+
+    def _execute(
+        self, writer: sqlite3.Connection, statements: CommitStatements, encoded: EncodedRecords
+    ) -> None:
+        """Write records inside a transaction."""
+        queries = self._queries
+        # Before new ones are added.
+        for key, through in encoded.forgotten.items():
+            writer.execute(queries["forget"], (key, through))
+        writer.execute(statements.general, encoded.parameters)
+        for (key, session_id), (updated_at, state) in encoded.session_states.items():
+            if state is None:
+                writer.execute(queries["forget_session_state"], (key, session_id))
+            else:
+                writer.execute(queries["save_session_state"], (key, session_id, updated_at, state))
+        for (key, source), arrived in encoded.transferred.items():
+            writer.execute(queries["mark_transferred"], (key, source, arrived))
+
+
+def _is_large(requests: Sequence[CommitRequest]) -> bool:
+    """Whether a commit is better written to the database at once."""
+    request = requests[0]
+    size = request.offset
+    return (
+        len(requests) > 1
+        or size > LARGE_COMMIT_BYTES
+        or size > LARGE_MESSAGE_BYTES * max(1, len(request.bodies))
+    )

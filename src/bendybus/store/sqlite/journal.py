@@ -1,0 +1,165 @@
+"""The journal of an SQLite store: commits that are durable, and that are not in the database yet.
+
+A commit is one record, appended with one synchronous write. The database gets it later, together with many
+others, and most messages are removed by then, so that it never sees them (pending.py). There are two files,
+`NAME-commits-0` and `NAME-commits-1`. When one is full, the records of the other one go to the database, and
+its space is used again. So a file may contain older records after the newest one: numbers grow, and a record
+with a lower number ends the file.
+
+    "BBcr" | checksum, 4 bytes | number, 8 | length of the head, 4 | length of the body, 4 | head | body
+
+The checksum is over everything that follows it. A record that was not written whole was not acknowledged.
+What head and body contain: records.py.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from struct import Struct
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from bendybus.errors import StoreCorrupted
+
+__all__ = ["JOURNAL_SUFFIXES", "SEGMENT_BYTES", "Journal", "JournalRecord", "journals_of", "read_records"]
+
+JOURNAL_SUFFIXES: Final = ("-commits-0", "-commits-1")
+
+# The size of each file. A message that is removed before half as much more is written never reaches the
+# database.
+SEGMENT_BYTES: Final = 8 << 20
+# Linux writes at most 1024 pieces at once.
+PIECES_MAX: Final = 1000
+
+_MARK: Final = b"BBcr"
+_PREFIX: Final = Struct(">4sI")
+_HEADER: Final = Struct(">QII")
+HEADER_BYTES: Final = _PREFIX.size + _HEADER.size
+
+
+class JournalRecord(NamedTuple):
+    number: int
+    head: bytes
+    body: bytes
+
+
+def journals_of(path: Path) -> list[Path]:
+    """The journal's files for a database."""
+    return [path.with_name(path.name + suffix) for suffix in JOURNAL_SUFFIXES]
+
+
+def read_records(path: Path, after: int) -> list[JournalRecord]:
+    """The records of all commits after this one, in order. `StoreCorrupted` if some are missing."""
+    found = [record for file in journals_of(path) for record in _records_in(file) if record.number > after]
+    found.sort()
+    for expected, record in enumerate(found, after + 1):
+        if record.number != expected:
+            raise StoreCorrupted(
+                f"{path} ends with commit {expected - 1}, but its journal continues with {record.number}. "
+                "A file was damaged, or an older copy was put in its place"
+            )
+    return found
+
+
+def _records_in(file: Path) -> Iterator[JournalRecord]:
+    try:
+        content = memoryview(file.read_bytes())
+    except FileNotFoundError:
+        return
+    at, last = 0, 0
+    while at + HEADER_BYTES <= len(content):
+        mark, checksum = _PREFIX.unpack_from(content, at)
+        number, head_bytes, body_bytes = _HEADER.unpack_from(content, at + _PREFIX.size)
+        head_at = at + HEADER_BYTES
+        body_at = head_at + head_bytes
+        end = body_at + body_bytes
+        if mark != _MARK or number <= last or end > len(content):
+            return
+        if crc32(content[at + _PREFIX.size : end]) != checksum:
+            return
+        yield JournalRecord(number, bytes(content[head_at:body_at]), bytes(content[body_at:end]))
+        at, last = end, number
+
+
+class Journal:
+    """The journal of an open database. Used by the writer's thread."""
+
+    def __init__(self, path: Path) -> None:
+        """Everything that the files contain must be in the database."""
+        self.files = journals_of(path)
+        self._descriptors: list[int] = []
+        try:
+            for file in self.files:
+                self._descriptors.append(_opened(file))
+            # The names of new files are durable once the folder is synced.
+            folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        except BaseException:
+            self.close()
+            raise
+        self._current = 0
+        self._end = 0
+        self.is_suspect = False
+        """Whether a write has failed. The record may be there all the same, so nothing is appended until its
+        number is used by the database."""
+
+    def close(self, *, empty: bool = False) -> None:
+        """`empty`: everything is in the database."""
+        descriptors, self._descriptors = self._descriptors, []
+        for descriptor in descriptors:
+            if empty:
+                os.ftruncate(descriptor, 0)
+            os.close(descriptor)
+
+    def has_room(self, size: int) -> bool:
+        """Whether the current file has room for a record with a head and a body of this size."""
+        return self._end + HEADER_BYTES + size <= SEGMENT_BYTES
+
+    @property
+    def used(self) -> float:
+        """The share of the current file that has records."""
+        return self._end / SEGMENT_BYTES
+
+    def append(self, number: int, head: bytes, pieces: Sequence[bytes], body_bytes: int) -> None:
+        """Write a record, durably."""
+        header = _HEADER.pack(number, len(head), body_bytes)
+        checksum = crc32(head, crc32(header))
+        # Piece by piece: for more than 5 KB the interpreter's lock would be released, and to get it back can
+        # take longer than the checksum.
+        for piece in pieces:
+            checksum = crc32(piece, checksum)
+        if len(pieces) > PIECES_MAX:
+            pieces = (b"".join(pieces),)
+        size = HEADER_BYTES + len(head) + body_bytes
+        self.is_suspect = True
+        written = os.pwritev(
+            self._descriptors[self._current],
+            (_PREFIX.pack(_MARK, checksum), header, head, *pieces),
+            self._end,
+        )
+        if written != size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._end += size
+        self.is_suspect = False
+
+    def use_other_file(self) -> None:
+        """Everything in the other file is in the database. It is written from its beginning."""
+        self._current = 1 - self._current
+        self._end = 0
+
+    def start_again(self) -> None:
+        """Everything is in the database."""
+        self._end = 0
+        self.is_suspect = False
+
+
+def _opened(file: Path) -> int:
+    # A write returns when it is durable. One system call instead of two: after each one, the thread waits for
+    # the interpreter's lock.
+    return os.open(file, os.O_RDWR | os.O_CREAT | os.O_DSYNC | os.O_CLOEXEC, 0o600)

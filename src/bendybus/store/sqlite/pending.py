@@ -1,0 +1,147 @@
+"""Commits that the journal has and the database does not have yet.
+
+The records of the journal's older file are written to the database when the newer file is full. By then, most
+messages have been received and removed, and the database need not see them: a record is *superseded* if all
+its messages are removed. Until then, payloads and session states are read from here.
+
+Changed by the writer's thread, and by whoever has the lock of the writer's connection. `payload` and
+`session_state` can be called at any time.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Final
+
+from bendybus.store.protocol import PartitionChanges
+from bendybus.store.sqlite.records import CommitRecord, Removal
+
+__all__ = ["Pending"]
+
+# If nothing is removed, the database takes up to 60 ms for a file, and commits wait. So it gets the file in
+# parts, while the second half of the next file is written.
+PARTS: Final = 4
+
+
+class Pending:
+    __slots__ = ("_firsts", "_gone", "_in_file", "_older", "_payloads", "_records", "_released", "_states")
+
+    def __init__(self) -> None:
+        self._records: list[CommitRecord] = []
+        self._firsts: list[int] = []
+        """The first id of each."""
+        self._older = 0
+        """How many of them are in the older file."""
+        self._in_file = 0
+        """How many were there when that file was full."""
+        self._payloads: dict[int, bytes] = {}
+        self._gone: set[int] = set()
+        """Messages that these records remove."""
+        self._released: set[int] = set()
+        """Bodies of such messages that others may share."""
+        self._states: dict[tuple[int, str], tuple[int, bytes | None]] = {}
+        """Partition and session -> the record that sets its state, and the state."""
+
+    def __bool__(self) -> bool:
+        return bool(self._records)
+
+    @property
+    def all(self) -> Sequence[CommitRecord]:
+        return self._records
+
+    @property
+    def older(self) -> Sequence[CommitRecord]:
+        """The records of the older file."""
+        return self._records[: self._older]
+
+    def add(self, record: CommitRecord, changes: Sequence[PartitionChanges]) -> None:
+        """A commit is in the journal. Its messages have their ids."""
+        self._register(record)
+        self._remove(record)
+        for change in changes:
+            for message in change.stored:
+                if message.payload is not None:
+                    self._payloads[message.body_row_id] = message.payload
+        for key, session_id, _, state in record.session_states:
+            self._states[key, session_id] = record.number, state
+
+    def _register(self, record: CommitRecord) -> None:
+        request = record.request
+        self._records.append(record)
+        self._firsts.append(request.first)
+        for row in request.rows:
+            body, origin = row[6], row[7]
+            if origin is not None and body < request.first:
+                stored_by = self._find(body)
+                if stored_by is not None:
+                    stored_by.is_shared = True
+
+    def _remove(self, record: CommitRecord) -> None:
+        """Note which records have the messages that this one removes."""
+        removed = record.request.removed
+        stored_by: CommitRecord | None = None
+        ids = record.removed_before
+        for row_id in removed:
+            # Nearly always the same record as for the message before.
+            if stored_by is None or not stored_by.request.first <= row_id < stored_by.end:
+                stored_by = self._find(row_id)
+                if stored_by is None:
+                    ids = record.removed_before
+                else:
+                    ids = []
+                    record.removals.append(Removal(stored_by, ids))
+            ids.append(row_id)
+            if stored_by is not None:
+                stored_by.gone.add(row_id)
+        self._gone.update(removed)
+        self._released.update(record.request.released)
+
+    def _find(self, row_id: int) -> CommitRecord | None:
+        """The record that has assigned this id."""
+        index = bisect_right(self._firsts, row_id) - 1
+        if index < 0 or row_id >= self._records[index].end:
+            return None
+        return self._records[index]
+
+    def begin_file(self) -> None:
+        """The records so far are in the older file from now on."""
+        self._older = self._in_file = len(self._records)
+
+    def due(self, used: float) -> int:
+        """How many of the oldest records to write now. `used`: the share of the newer file that is used."""
+        parts = int((2 * used - 1) * PARTS)
+        return max(0, self._older - self._in_file * (PARTS - parts) // PARTS) if parts > 0 else 0
+
+    def written(self, count: int) -> None:
+        """The database has the oldest records now."""
+        written = self._records[:count]
+        del self._records[:count]
+        del self._firsts[:count]
+        self._older = max(0, self._older - count)
+        for record in written:
+            request = record.request
+            self._gone.difference_update(request.removed)
+            self._released.difference_update(request.released)
+            for row_id in range(request.first, record.end):
+                self._payloads.pop(row_id, None)
+            for key, session_id, _, _ in record.session_states:
+                found = self._states.get((key, session_id))
+                if found is not None and found[0] <= record.number:
+                    del self._states[key, session_id]
+
+    def payload(self, row_id: int) -> bytes | None:
+        """A payload that the database may not have; None if there is none here."""
+        return self._payloads.get(row_id)
+
+    def is_gone(self, row_id: int) -> bool:
+        """Whether a message is removed that may be in the database."""
+        return row_id in self._gone
+
+    def is_released(self, row_id: int) -> bool:
+        """Whether a message is removed that has this body."""
+        return row_id in self._released
+
+    def session_state(self, key: int, session_id: str) -> tuple[int, bytes | None] | None:
+        """The record that sets the state of a session, and the state; None if there is none here."""
+        return self._states.get((key, session_id))

@@ -1,0 +1,546 @@
+"""The journal of an SQLite store: what it holds back from the database, and what it gives after a crash."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bendybus.domain.messages import Message, MessageState, Origin
+from bendybus.errors import StoreCorrupted, StoreUnavailable
+from bendybus.names import EntityPath, Instant, PartitionNumber, SequenceNumber, SessionId
+from bendybus.store.memory import MemoryStore
+from bendybus.store.protocol import MessagingStore, PartitionChanges, PartitionKey, SessionState
+from bendybus.store.sqlite import journal
+from bendybus.store.sqlite.journal import journals_of, read_records
+from bendybus.store.sqlite.store import SqliteStore
+from store.conftest import as_kept, new_message
+
+Bench = Any  # the Workbench of conftest.py
+
+
+def rows(bench: Bench) -> tuple[int, int]:
+    """How many messages and bodies the database has."""
+    with closing(sqlite3.connect(bench.store._path)) as connection:
+        count = "SELECT (SELECT count(*) FROM message), (SELECT count(*) FROM body)"
+        messages, bodies = connection.execute(count).fetchone()
+        return messages, bodies
+
+
+def killed(bench: Bench, to: Path) -> Path:
+    """The files as a killed process leaves them."""
+    path: Path = bench.store._path
+    to.mkdir()
+    for file in path.parent.iterdir():
+        if file.is_file() and not file.name.endswith("-shm"):
+            shutil.copy(file, to)
+    return to / path.name
+
+
+def numbers(path: Path) -> list[int]:
+    store = SqliteStore(path)
+    store.open()
+    try:
+        return sorted(m.sequence_number for r in store.partitions() for m in store.load(r.key).messages)
+    finally:
+        store.close()
+
+
+@pytest.fixture
+def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of the journal has room for a few commits."""
+    monkeypatch.setattr(journal, "SEGMENT_BYTES", 1500)
+
+
+# -- what the database gets ------------------------------------------------------------
+
+
+def test_a_message_that_is_removed_soon_never_reaches_the_database(sqlite_bench: Bench) -> None:
+    sent = [new_message(number) for number in range(1, 11)]
+    sqlite_bench.commit(sent)
+    sqlite_bench.commit(removed=sent[:4])
+    sqlite_bench.commit(removed=sent[4:])
+    assert sqlite_bench.store.tidy()
+    with closing(sqlite3.connect(sqlite_bench.store._path)) as connection:
+        assert connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'partition'").fetchone()
+        assert connection.execute("SELECT next_sequence FROM partition WHERE key = ?", sqlite_bench.keys[:1])
+        assert connection.execute("SELECT total(id) FROM message").fetchone() == (0.0,)
+    assert sqlite_bench.store.load(sqlite_bench.keys[0]).next_sequence_number == 1000
+
+
+def test_a_file_that_is_full_goes_to_the_database_and_is_used_again(
+    sqlite_bench: Bench, small_files: None
+) -> None:
+    sent = [new_message(number, b"x" * 100) for number in range(1, 101)]
+    for message in sent:
+        sqlite_bench.commit([message])
+    sizes = [file.stat().st_size for file in journals_of(sqlite_bench.store._path)]
+    assert max(sizes) <= 1500
+    assert 80 < rows(sqlite_bench)[0] < 100
+    assert sqlite_bench.store.read([message.row_id for message in sent]) == [b"x" * 100] * 100
+    assert sqlite_bench.numbers() == list(range(1, 101))
+
+
+def test_under_steady_work_the_database_sees_no_message(sqlite_bench: Bench, small_files: None) -> None:
+    last: list[Message] = []
+    seen = 0
+    for number in range(1, 200):
+        message = new_message(number, b"x" * 100)
+        sqlite_bench.commit([message], removed=last, next_sequence_number=number + 1)
+        last = [message]
+        seen = max(seen, rows(sqlite_bench)[0])
+    assert seen == 0
+    assert sqlite_bench.numbers() == [199]
+
+
+def test_a_body_that_a_later_message_shares_stays_when_the_first_is_removed(
+    sqlite_bench: Bench, tmp_path: Path
+) -> None:
+    origin = Origin(SequenceNumber(7))
+    first, second = new_message(1, b"shared"), new_message(2, b"shared")
+    first.origin = second.origin = origin
+    sqlite_bench.commit([first])
+    second.payload = None
+    sqlite_bench.commit([second])
+    sqlite_bench.commit(removed=[first])
+    assert sqlite_bench.store.read([origin.body]) == [b"shared"]
+    sqlite_bench.reopen()
+    (found,) = sqlite_bench.loaded()
+    assert sqlite_bench.store.read([found.body_row_id]) == [b"shared"]
+    sqlite_bench.commit(removed=[found])
+    assert sqlite_bench.store.read([found.body_row_id]) == [None]
+
+
+def test_of_two_changes_to_a_message_the_last_counts(sqlite_bench: Bench) -> None:
+    message = new_message(1)
+    sqlite_bench.commit([message])
+    for count in (1, 2):
+        message.delivery_count = count
+        sqlite_bench.commit(updated=[message])
+    assert [each.delivery_count for each in sqlite_bench.loaded()] == [2]
+
+
+def test_a_message_that_is_removed_twice_takes_no_other_with_it(sqlite_bench: Bench) -> None:
+    first, second = new_message(1), new_message(2)
+    sqlite_bench.commit([first, second])
+    sqlite_bench.commit(removed=[first])
+    sqlite_bench.commit(removed=[first])
+    assert sqlite_bench.numbers() == [2]
+
+
+def test_digests_are_forgotten_that_never_reached_the_database(sqlite_bench: Bench) -> None:
+    key = sqlite_bench.keys[0]
+    for at, forgotten in ((5, None), (7, 6), (8, None)):
+        change = PartitionChanges(key, SequenceNumber(at), remembered=[(Instant(at), [b"%016d" % at])])
+        change.forgotten_through = None if forgotten is None else Instant(forgotten)
+        sqlite_bench.store.commit([change])
+    assert [at for at, _ in sqlite_bench.store.load(key).identities] == [7, 8]
+
+
+def test_reads_show_what_is_pending(sqlite_bench: Bench, small_files: None) -> None:
+    """The database has an earlier record and not the later one, which removes or changes the same."""
+    key, session = sqlite_bench.keys[0], SessionId("s")
+
+    def set_state(state: bytes) -> None:
+        change = PartitionChanges(key, SequenceNumber(1000))
+        change.session_states.append(SessionState(session, state, Instant(5)))
+        sqlite_bench.store.commit([change])
+
+    message = new_message(1, b"x" * 200)
+    sqlite_bench.commit([message, new_message(10, b"x" * 200)])
+    set_state(b"old")
+    sqlite_bench.commit([new_message(2, b"x" * 500)])
+    sqlite_bench.commit([new_message(3, b"x" * 500)])
+    sqlite_bench.commit(removed=[message])
+    set_state(b"new")
+    for number in (4, 5, 6):
+        sqlite_bench.commit([new_message(number, b"x" * 300)])
+        assert sqlite_bench.store.read([message.row_id]) == [None]
+        assert sqlite_bench.store.read_session_state(key, session) == b"new"
+    with closing(sqlite3.connect(sqlite_bench.store._path)) as connection:
+        assert connection.execute("SELECT state FROM session").fetchall() == [(b"old",)]
+        assert connection.execute("SELECT count(*) FROM message WHERE sequence = 1").fetchone() == (1,)
+
+
+def test_a_large_commit_goes_straight_to_the_database(sqlite_bench: Bench) -> None:
+    sqlite_bench.commit([new_message(1)])
+    assert rows(sqlite_bench) == (0, 0)
+    sqlite_bench.commit([new_message(2, b"x" * 20_000)])
+    assert rows(sqlite_bench) == (2, 2)
+
+
+def test_a_store_that_is_closed_has_everything_in_the_database(sqlite_bench: Bench) -> None:
+    sqlite_bench.commit([new_message(1)])
+    sqlite_bench.store.close()
+    assert [file.stat().st_size for file in journals_of(sqlite_bench.store._path)] == [0, 0]
+    assert rows(sqlite_bench) == (1, 1)
+    sqlite_bench.store.open()
+
+
+# -- after a crash -----------------------------------------------------------------------
+
+
+@pytest.mark.row("B-08", "P-23")
+def test_what_is_in_the_journal_is_there_after_a_kill(sqlite_bench: Bench, tmp_path: Path) -> None:
+    sent = [new_message(number) for number in range(1, 6)]
+    sqlite_bench.commit(sent)
+    sqlite_bench.commit(removed=sent[:2])
+    dead = killed(sqlite_bench, tmp_path / "dead")
+    for _ in range(2):
+        assert numbers(dead) == [3, 4, 5]
+
+
+def test_the_journal_is_read_again_if_the_process_is_killed_while_it_reads(
+    sqlite_bench: Bench, tmp_path: Path
+) -> None:
+    sqlite_bench.commit([new_message(1)])
+    dead = killed(sqlite_bench, tmp_path / "dead")
+    content = {file: file.read_bytes() for file in journals_of(dead)}
+    assert numbers(dead) == [1]
+    # As if the database were done and the journal not yet emptied.
+    for file, old in content.items():
+        file.write_bytes(old)
+    assert numbers(dead) == [1]
+
+
+def test_a_commit_that_was_not_written_whole_is_left_out(sqlite_bench: Bench, tmp_path: Path) -> None:
+    sqlite_bench.commit([new_message(1)])
+    # The witness knows of this commit, and not of the next one.
+    sqlite_bench.store.settle()
+    file = journals_of(sqlite_bench.store._path)[0]
+    whole = file.stat().st_size
+    sqlite_bench.commit([new_message(2)])
+    end = file.stat().st_size
+    for size in range(whole, end):
+        dead = killed(sqlite_bench, tmp_path / f"dead-{size}")
+        os.truncate(journals_of(dead)[0], size)
+        witness = dead.with_name(dead.name + "-witness")
+        witness.unlink()
+        assert numbers(dead) == [1]
+
+
+def test_older_records_after_the_newest_are_left_out(sqlite_bench: Bench, tmp_path: Path) -> None:
+    """A file that is used again still has them."""
+    for number in (1, 2, 3):
+        sqlite_bench.commit([new_message(number)])
+    sqlite_bench.store.tidy()
+    sqlite_bench.commit([new_message(4)])
+    found = read_records(sqlite_bench.store._path, 4)
+    assert [record.number for record in found] == [5]
+    assert numbers(killed(sqlite_bench, tmp_path / "dead")) == [1, 2, 3, 4]
+
+
+def test_a_journal_that_does_not_continue_the_database_is_refused(
+    sqlite_bench: Bench, tmp_path: Path
+) -> None:
+    before = killed(sqlite_bench, tmp_path / "before")
+    sqlite_bench.commit([new_message(1)])
+    sqlite_bench.store.tidy()
+    sqlite_bench.commit([new_message(2)])
+    dead = killed(sqlite_bench, tmp_path / "dead")
+    for suffix in ("", "-wal"):
+        shutil.copy(before.with_name(before.name + suffix), dead.with_name(dead.name + suffix))
+    with pytest.raises(StoreCorrupted, match="its journal continues with 3"):
+        SqliteStore(dead).open()
+
+
+# -- errors ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bool], None]]:
+    """Whether the disk is full when the journal is written: half of a record fits."""
+    write = os.pwritev
+    is_full = False
+
+    def pwritev(descriptor: int, pieces: Any, offset: int) -> int:
+        if not is_full:
+            return write(descriptor, pieces, offset)
+        content = b"".join(pieces)
+        return write(descriptor, [content[: len(content) // 2]], offset)
+
+    def fill(full: bool) -> None:
+        nonlocal is_full
+        is_full = full
+
+    monkeypatch.setattr(journal.os, "pwritev", pwritev)
+    yield fill
+
+
+def test_a_commit_that_does_not_fit_on_the_disk_has_not_happened(
+    sqlite_bench: Bench, tmp_path: Path, full_disk: Callable[[bool], None]
+) -> None:
+    sqlite_bench.commit([new_message(1)])
+    full_disk(True)
+    lost = new_message(2)
+    with pytest.raises(StoreUnavailable, match=r"store-0\.db cannot be used now: No space left"):
+        sqlite_bench.commit([lost])
+    assert lost.row_id == 0
+    full_disk(False)
+    sqlite_bench.commit([new_message(3)])
+    sqlite_bench.commit([new_message(4)])
+    assert numbers(killed(sqlite_bench, tmp_path / "dead")) == [1, 3, 4]
+    assert sqlite_bench.numbers() == [1, 3, 4]
+
+
+def test_a_record_that_failed_and_is_there_all_the_same_is_not_read_after_the_next_commit(
+    sqlite_bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.pwritev
+
+    def written_and_not_synced(descriptor: int, pieces: Any, offset: int) -> int:
+        write(descriptor, pieces, offset)
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(journal.os, "pwritev", written_and_not_synced)
+        with pytest.raises(StoreUnavailable, match="Input/output error"):
+            sqlite_bench.commit([new_message(1)])
+    # Until then it may be there: its sender was not told that it is not.
+    assert numbers(killed(sqlite_bench, tmp_path / "before")) == [1]
+    sqlite_bench.store.claim(sqlite_bench.keys[1:])
+    assert numbers(killed(sqlite_bench, tmp_path / "after")) == []
+    sqlite_bench.commit([new_message(2)])
+    assert numbers(killed(sqlite_bench, tmp_path / "later")) == [2]
+
+
+def test_no_number_is_used_twice_after_a_record_that_failed_and_is_there_all_the_same(
+    sqlite_bench: Bench, small_files: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.pwritev
+
+    def written_and_not_synced(descriptor: int, pieces: Any, offset: int) -> int:
+        write(descriptor, pieces, offset)
+        raise OSError(5, "Input/output error")
+
+    sqlite_bench.commit([new_message(1, b"x" * 1000)])
+    with monkeypatch.context() as patched:
+        patched.setattr(journal.os, "pwritev", written_and_not_synced)
+        with pytest.raises(StoreUnavailable, match="Input/output error"):
+            sqlite_bench.commit([new_message(2)])
+    # This one does not fit into the same file.
+    sqlite_bench.commit([new_message(3, b"x" * 1000)])
+    assert numbers(killed(sqlite_bench, tmp_path / "dead")) == [1, 3]
+
+
+def test_what_the_database_has_no_room_for_stays_in_the_journal(sqlite_bench: Bench, tmp_path: Path) -> None:
+    writer = sqlite_bench.store._connections._opened()[0]
+    writer.execute(f"PRAGMA max_page_count = {writer.execute('PRAGMA page_count').fetchone()[0]}")
+    sqlite_bench.commit([new_message(number, b"x" * 1000) for number in range(1, 50)])
+    with pytest.raises(StoreUnavailable, match="full"):
+        sqlite_bench.store.load(sqlite_bench.keys[0])
+    sqlite_bench.commit([new_message(50)])
+    dead = killed(sqlite_bench, tmp_path / "dead")
+    assert numbers(dead) == list(range(1, 51))
+    writer.execute("PRAGMA max_page_count = 1000000")
+    assert sqlite_bench.numbers() == list(range(1, 51))
+
+
+# -- any history -------------------------------------------------------------------------------
+
+
+class Twins:
+    """The same commits in an SQLite store, which is killed now and then, and in memory."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lives = 0
+        self.sqlite: SqliteStore = SqliteStore(folder / "0" / "store.db")
+        self._kept: MessagingStore = MemoryStore("memory")
+        (folder / "0").mkdir(parents=True)
+        self._next = [1, (1 << 48) + 1]
+        self._alive: list[list[tuple[Message, Message]]] = [[], []]
+        """By partition: each message in both stores."""
+        self.keys: list[list[PartitionKey]] = []
+        self._epochs = [[0, 0], [0, 0]]
+        for store in self.stores:
+            store.open()
+            made = store.create_partitions(EntityPath("q"), [PartitionNumber(0), PartitionNumber(1)])
+            self.keys.append([record.key for record in made])
+
+    @property
+    def stores(self) -> tuple[MessagingStore, MessagingStore]:
+        return self.sqlite, self._kept
+
+    def commit(self, partition: int, count: int, removed: list[int], extras: set[str]) -> None:
+        alive = self._alive[partition]
+        gone = [alive[index % len(alive)] for index in removed] if alive else []
+        gone = list({id(pair): pair for pair in gone}.values())
+        new = [self._new(partition, extras) for _ in range(count)]
+        if "shares" in extras and count:
+            for store in range(2):
+                origin = Origin(SequenceNumber(5))
+                for pair in new:
+                    pair[store].origin, pair[store].payload = origin, new[0][store].payload
+        if "copies" in extras:
+            new += self._copies(partition)
+        updated = alive[:3] if "updates" in extras else []
+        for pair in updated:
+            for message in pair:
+                message.delivery_count += 1
+                message.state = MessageState.DEFERRED
+        if "removes its own" in extras:
+            gone += new[:1]
+        for index, store in enumerate(self.stores):
+            change = PartitionChanges(
+                self.keys[index][partition],
+                SequenceNumber(self._next[partition]),
+                [pair[index] for pair in new],
+                [pair[index] for pair in updated],
+                [pair[index] for pair in gone],
+                epoch=self._epochs[index][partition],  # type: ignore[arg-type]
+            )
+            self._add_others(change, extras)
+            store.commit([change])
+        self._alive[partition] = [pair for pair in [*alive, *new] if pair not in gone]
+
+    def _new(self, partition: int, extras: set[str]) -> tuple[Message, Message]:
+        number = self._next[partition]
+        self._next[partition] += 1
+        payload = b"%d " % number * (900 if "large" in extras else 5)
+        session = f"s{number % 3}" if "sessions" in extras and "shares" not in extras else None
+        return new_message(number, payload, session), new_message(number, payload, session)
+
+    def _copies(self, partition: int) -> list[tuple[Message, Message]]:
+        """New messages that share bodies which are stored already."""
+        copies = []
+        for pair in self._alive[1 - partition][:2]:
+            if pair[0].origin is not None and pair[0].origin.body:
+                copy = self._new(partition, set())
+                for message, source in zip(copy, pair, strict=True):
+                    message.origin = source.origin
+                copies.append(copy)
+        return copies
+
+    def _add_others(self, change: PartitionChanges, extras: set[str]) -> None:
+        at = Instant(1_700_000_000_000 + change.next_sequence_number % 1000)
+        if "remembers" in extras:
+            change.remembered.append((at, [b"%016d" % change.next_sequence_number]))
+        if "forgets" in extras:
+            change.forgotten_through = Instant(at - 3)
+        if "states" in extras:
+            state = b"%d" % change.next_sequence_number if change.next_sequence_number % 4 else None
+            change.session_states.append(SessionState(SessionId(f"s{at % 2}"), state, at))
+        if "arrives" in extras:
+            change.transferred[f"source-{at % 2}"] = change.next_sequence_number
+
+    def claim(self, partition: int) -> None:
+        for index, store in enumerate(self.stores):
+            (self._epochs[index][partition],) = store.claim([self.keys[index][partition]])
+
+    def kill(self) -> None:
+        """Go on with a copy of the files. What is in memory belongs to the broker, and stays."""
+        self._lives += 1
+        to = self._folder / str(self._lives)
+        to.mkdir()
+        old = self.sqlite
+        for file in old._path.parent.iterdir():
+            if not file.name.endswith("-shm"):
+                shutil.copy(file, to)
+        self.sqlite = SqliteStore(to / "store.db")
+        self.sqlite.open()
+        old.close()
+
+    def check(self) -> None:
+        for partition in range(2):
+            mine, other = (
+                store.load(keys[partition]) for store, keys in zip(self.stores, self.keys, strict=True)
+            )
+            assert [as_kept(each)[:-1] for each in mine.messages] == [
+                as_kept(each)[:-1] for each in other.messages
+            ] or self._same_but_for_bodies(mine.messages, other.messages)
+            assert mine.next_sequence_number == other.next_sequence_number
+            assert mine.identities == other.identities
+            assert mine.transferred == other.transferred
+            assert sorted(mine.sessions, key=str) == sorted(other.sessions, key=str)
+            payloads = self.sqlite.read([each.body_row_id for each in mine.messages])
+            assert payloads == self._kept.read([each.body_row_id for each in other.messages])
+            assert None not in payloads
+
+    @staticmethod
+    def _same_but_for_bodies(mine: list[Message], other: list[Message]) -> bool:
+        names = ("sequence_number", "size", "state", "delivery_count", "session_id", "enqueued_at")
+        return [[getattr(each, name) for name in names] for each in mine] == [
+            [getattr(each, name) for name in names] for each in other
+        ]
+
+    def read_now(self) -> None:
+        """Payloads and states while commits are pending."""
+        for pairs in self._alive:
+            for message, other in pairs:
+                found = self.sqlite.read([message.body_row_id])
+                assert found == self._kept.read([other.body_row_id])
+        for partition in range(2):
+            for session in ("s0", "s1"):
+                states = [
+                    store.read_session_state(keys[partition], SessionId(session))
+                    for store, keys in zip(self.stores, self.keys, strict=True)
+                ]
+                assert states[0] == states[1]
+
+
+EXTRAS = (
+    "large",
+    "sessions",
+    "shares",
+    "copies",
+    "updates",
+    "removes its own",
+    "remembers",
+    "forgets",
+    "states",
+    "arrives",
+)
+STEPS = st.one_of(
+    st.tuples(
+        st.just("commit"),
+        st.integers(0, 1),
+        st.integers(0, 4),
+        st.lists(st.integers(0, 20), max_size=6),
+        st.sets(st.sampled_from(EXTRAS), max_size=3),
+    ),
+    st.tuples(st.sampled_from(["kill", "tidy", "reopen", "check", "read"])),
+    st.tuples(st.just("claim"), st.integers(0, 1)),
+)
+
+
+@pytest.mark.row("B-08", "P-23")
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=st.lists(STEPS, min_size=3, max_size=30), files=st.sampled_from([1500, 6000, 1 << 20]))
+def test_any_history_of_commits_and_kills_leaves_what_was_committed(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[Any], files: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(journal, "SEGMENT_BYTES", files)
+        folder = tmp_path_factory.mktemp("twins")
+        twins = Twins(folder)
+        try:
+            for step, *arguments in steps:
+                if step == "commit":
+                    twins.commit(*arguments)
+                elif step == "claim":
+                    twins.claim(*arguments)
+                elif step == "kill":
+                    twins.kill()
+                elif step == "tidy":
+                    twins.sqlite.tidy()
+                elif step == "reopen":
+                    twins.sqlite.close()
+                    twins.sqlite.open()
+                elif step == "read":
+                    twins.read_now()
+                else:
+                    twins.check()
+            twins.kill()
+            twins.check()
+        finally:
+            twins.sqlite.close()
+            shutil.rmtree(folder)
