@@ -1,7 +1,7 @@
 """A messaging store in one SQLite file, with a journal in front of it.
 
 A commit is a record in the journal (journal.py). The database gets it later, together with many others, as
-one statement (queries.sql, `commit`), without the messages that are removed by then (commit_path.py). All else
+one statement (queries.sql, `commit`), without messages that are removed by then (commit_path.py). All else
 goes straight to the database, which first gets what is pending. One connection writes while another reads
 (connections.py). Design and measurements: store/DESIGN.md.
 """
