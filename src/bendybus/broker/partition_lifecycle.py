@@ -211,9 +211,10 @@ class PartitionLifecycle(Generic[P]):
         self._key, self._epoch = key, epoch
         self.load()
 
-    def wants_load(self, at: float) -> bool:
-        """Whether the partition is away and it is time to try again."""
-        return self.state is PartitionState.AWAY and self._reload_at <= at
+    @property
+    def reload_at(self) -> float | None:
+        """When to try to load it again, by the loop's time; None if the partition is not away."""
+        return self._reload_at if self.state is PartitionState.AWAY else None
 
     def _read(self, snapshot: Snapshot, epoch: Epoch) -> tuple[P, Epoch, list[Message]]:
         """The partition from a store, and the uncertain sends in it. Runs in the reader's thread."""

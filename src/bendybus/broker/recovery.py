@@ -70,6 +70,14 @@ class Recovery:
         self._change(RecoveryEvent.PLAN)
         self._timer = self._loop.call_later(delay_s, self.probe)
 
+    def _plan_others(self) -> None:
+        """Partitions that failed shortly before a probe, or during it, are due after it. Probe again then."""
+        # For partitions without a key, which the store does not have, `_succeeded` plans a later probe.
+        known = [each for each in self._store.residents if each.key is not None]
+        times = [each.reload_at for each in known if each.reload_at is not None]
+        if times:
+            self.plan(max(min(times) - self._loop.time(), 0.0))
+
     def plan_after_failure(self) -> None:
         """The store has failed: probe soon, or later if it had only just come back."""
         back = self._recovered_at
@@ -102,7 +110,7 @@ class Recovery:
         self._cancel_timer()
         self._change(RecoveryEvent.REST)
         store, at = self._store, self._loop.time()
-        wanted = [resident for resident in store.residents if resident.wants_load(at)]
+        wanted = [each for each in store.residents if each.reload_at is not None and each.reload_at <= at]
         if store.writer.stuck or store.reader.stuck:
             # The call in which it is stuck may still write. Only after that is there something to read.
             self.plan(RECOVER_AFTER_S)
@@ -116,6 +124,8 @@ class Recovery:
             sweeps = self.may_sweep and self.has_leftovers and store.state is StoreState.AWAY
             claim = partial(self._claim, residents, unknown, known, sweeps)
             store.writer.when_written(partial(self._run, claim), self._failed)
+        else:
+            self._plan_others()
 
     def _run(self, claim: partial[Claimed]) -> None:
         """Runs in the writer's thread."""
@@ -170,6 +180,7 @@ class Recovery:
         if missing:
             logger.error("store %s does not have %s: was another file put in its place?", store.name, missing)
             self.plan(RECOVER_AFTER_MAX_S)
+        self._plan_others()
 
     def _failed(self, failure: Exception) -> None:
         if self.state is RecoveryState.STOPPED:

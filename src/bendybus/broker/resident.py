@@ -28,8 +28,9 @@ class Resident(Protocol):
     last_count: int | None
     """How many messages it had when it was last in memory; None if it never was."""
 
-    def wants_load(self, at: float) -> bool:
-        """Whether the partition is away and it is time to try again."""
+    @property
+    def reload_at(self) -> float | None:
+        """When to try to load it again, by the loop's time; None if the partition is not away."""
 
     def load_claimed(self, key: PartitionKey, epoch: Epoch) -> None:
         """Start reading the partition under this claim."""

@@ -12,7 +12,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from math import inf
 from typing import Final, TypeVar
 
 from bendybus.broker.clock import now
@@ -227,7 +226,7 @@ class AttachedStore:
 
     def _is_mended(self) -> bool:
         return self._patience.clock_s - self._damaged_at >= MENDED_AFTER_S and not any(
-            resident.wants_load(inf) for resident in self.residents
+            resident.reload_at is not None for resident in self.residents
         )
 
     def meet_damage(self, error: StoreCorrupted) -> None:
@@ -283,7 +282,7 @@ class AttachedStore:
 
     async def recovered(self) -> None:
         """Return once the store answers. A store that is away is tried again at once."""
-        while self.state is StoreState.AWAY or any(each.wants_load(inf) for each in self.residents):
+        while self.state is StoreState.AWAY or any(each.reload_at is not None for each in self.residents):
             self.recover()
             await asyncio.sleep(LOOK_AGAIN_S)
 

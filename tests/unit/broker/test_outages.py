@@ -399,6 +399,43 @@ async def test_a_store_that_fails_as_soon_as_it_is_back_is_tried_ever_more_seldo
         assert delays == [1, 2, 4, 8, 16, 30, 30]
 
 
+async def test_a_partition_whose_load_failed_shortly_before_its_store_came_back_is_loaded_later():
+    # Found by the simulation: it was to be tried 50 ms after the probe, and no other probe was planned.
+    async with gated_queue(partitions=2) as gated:
+        first, second = gated.queue.hosts
+        gated.attached.fail(AWAY)
+        second.fail(AWAY)
+        gated.attached.recover()
+        await gated.attached.changes.until(lambda: first.availability is Availability.AVAILABLE)
+        assert (gated.attached.state, second.availability) == (StoreState.AVAILABLE, UNAVAILABLE)
+        assert gated.attached.recovery.state is RecoveryState.PLANNED
+
+
+async def test_a_partition_that_fails_while_its_store_is_probed_is_loaded_later(monkeypatch):
+    async with gated_queue(partitions=2) as gated:
+        first, second = gated.queue.hosts
+        gated.attached.fail(AWAY)
+        second.load()
+        await gated.attached.changes.until(lambda: second.availability is Availability.AVAILABLE)
+        answer, claim = threading.Event(), gated.store.claim
+        monkeypatch.setattr(gated.store, "claim", lambda keys: claim(keys) if answer.wait(10) else [])
+        gated.attached.recover()
+        second.fail(AWAY)
+        assert gated.attached.recovery.state is RecoveryState.PROBING
+        answer.set()
+        await gated.attached.changes.until(lambda: first.availability is Availability.AVAILABLE)
+        assert second.availability is UNAVAILABLE
+        assert gated.attached.recovery.state is RecoveryState.PLANNED
+
+
+async def test_a_probe_before_the_time_of_a_partition_leaves_it_for_later():
+    async with gated_queue() as gated:
+        gated.host.fail(AWAY)
+        gated.attached.recover()
+        assert (gated.attached.state, gated.host.availability) == (StoreState.AVAILABLE, UNAVAILABLE)
+        assert gated.attached.recovery.state is RecoveryState.PLANNED
+
+
 async def test_stopping_does_not_wait_for_a_store_that_is_stuck():
     async with gated_queue() as gated:
         await stall(gated)
