@@ -50,7 +50,7 @@ async def empty_everything(simulation: Play) -> None:
     replayed = not any(each.keep_completed_s for each in simulation.plan.sources)
     for _ in range(ROUNDS):
         await last.take_everything()
-        if not any(letter.live for letter in simulation.ledger.letters.values()):
+        if not last.anything_to_take():
             if replayed:
                 break
             replayed = True
@@ -150,6 +150,11 @@ class _Last:
                 self._ledger.violate(Invariant.STUCK, f"{entity}: {len(due)} kept, {count} put back")
 
     # -- taking ------------------------------------------------------------------------
+
+    def anything_to_take(self) -> bool:
+        ledger = self._ledger
+        spots = (spot for letter in ledger.letters.values() for spot in ledger.to_be_had(letter))
+        return any(spot.subqueue is not SubQueue.COMPLETED for spot in spots)
 
     async def take_everything(self) -> None:
         for path, requires_session in self._sources():

@@ -83,6 +83,15 @@ class ClusterSimulation(Play):
         up = self.server.up if self.over else []
         return self.server.endpoint(dice.choice(up or self.server.all))
 
+    def deleted(self, entity: str, asked_at: float, *, answered: bool) -> None:
+        partitions = [
+            (store.name, record.key)
+            for store in self.stores
+            for record in store.partitions()
+            if record.entity == entity
+        ]
+        self.ledger.delete(partitions, asked_at, answered=answered)
+
     def faults(self) -> dict[str, int]:
         all_brokers, disks = self.server.all, [each.disk for each in self.server.all]
         return {

@@ -54,9 +54,19 @@ class ManagerPeer(Peer):
         await self.pause(2)
         if self.chance(0.6):
             with suppress(BrokerError):
-                await server.ask(lambda broker: broker.queues.delete(self.entity))
-                if self.simulation.catalog.holds(self.entity):
-                    self.ledger.violate(Invariant.FAULTY, f"'{self.entity}' was deleted and is there")
+                await self._delete()
+
+    async def _delete(self) -> None:
+        catalog, asked_at, answered = self.simulation.catalog, self.simulation.world.now, False
+        was_there = catalog.holds(self.entity)
+        try:
+            await self.simulation.server.ask(lambda broker: broker.queues.delete(self.entity))
+            answered = True
+            if catalog.holds(self.entity):
+                self.ledger.violate(Invariant.FAULTY, f"'{self.entity}' was deleted and is there")
+        finally:
+            if was_there and not catalog.holds(self.entity):
+                self.simulation.deleted(self.entity, asked_at, answered=answered)
 
     async def _take_and_forget(self, client: Client) -> None:
         """Receive and delete: what is under way when the connection goes is nobody's."""

@@ -152,6 +152,10 @@ class Play(ABC):
         keys = (f"t{index}" for index in range(100_000))
         return next(key for key in keys if partition_of(key, record.partition_count) == number)
 
+    @abstractmethod
+    def deleted(self, entity: str, asked_at: float, *, answered: bool) -> None:
+        """The catalog does not list an entity any more that a peer has asked to delete."""
+
     @staticmethod
     def passing(lock_duration_s: int) -> QueueDescription:
         return QueueDescription(

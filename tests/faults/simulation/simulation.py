@@ -42,6 +42,9 @@ class Simulation(Play):
     def endpoint(self, dice: random.Random) -> Endpoint:
         return ENDPOINT
 
+    def deleted(self, entity: str, asked_at: float, *, answered: bool) -> None:
+        """Whatever is left of it is removed when the server starts again."""
+
     def faults(self) -> dict[str, int]:
         disk = self.disk
         return {
