@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Final, NamedTuple
@@ -345,7 +345,8 @@ def main() -> int:
     for line in failures:
         console.print(line, style="red", markup=False)
     if outcomes and not options.quick:
-        report.write_json(RESULTS, {"machine": report.machine([]), "results": outcomes, "failures": failures})
+        results = [asdict(one) for one in outcomes]
+        report.write_json(RESULTS, {"machine": report.machine([]), "results": results, "failures": failures})
         console.print(f"written: {RESULTS}", soft_wrap=True)
     return 1 if failures else 0
 

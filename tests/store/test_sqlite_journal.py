@@ -19,7 +19,7 @@ from bendybus.errors import StoreCorrupted, StoreUnavailable
 from bendybus.names import EntityPath, Instant, PartitionNumber, SequenceNumber, SessionId
 from bendybus.store.memory import MemoryStore
 from bendybus.store.protocol import MessagingStore, PartitionChanges, PartitionKey, SessionState
-from bendybus.store.sqlite import journal
+from bendybus.store.sqlite import commit_path, journal
 from bendybus.store.sqlite.journal import journals_of, read_records
 from bendybus.store.sqlite.store import SqliteStore
 from store.conftest import as_kept, new_message
@@ -58,6 +58,7 @@ def numbers(path: Path) -> list[int]:
 def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """A file of the journal has room for a few commits."""
     monkeypatch.setattr(journal, "SEGMENT_BYTES", 1500)
+    monkeypatch.setattr(commit_path, "STRAIGHT_S", 0.0)
 
 
 # -- what the database gets ------------------------------------------------------------
@@ -175,6 +176,21 @@ def test_a_large_commit_goes_straight_to_the_database(sqlite_bench: Bench) -> No
     assert rows(sqlite_bench) == (0, 0)
     sqlite_bench.commit([new_message(2, b"x" * 20_000)])
     assert rows(sqlite_bench) == (2, 2)
+
+
+def test_if_most_messages_stay_commits_go_straight_to_the_database_for_a_while(
+    sqlite_bench: Bench, small_files: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(commit_path, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(commit_path, "STRAIGHT_S", 10.0)
+    for number in range(1, 50):
+        sqlite_bench.commit([new_message(number, b"x" * 100)])
+    assert rows(sqlite_bench)[0] == 49
+    clock[0] += 10
+    sqlite_bench.commit([new_message(50)])
+    assert rows(sqlite_bench)[0] == 49
+    assert sqlite_bench.numbers() == list(range(1, 51))
 
 
 def test_a_store_that_is_closed_has_everything_in_the_database(sqlite_bench: Bench) -> None:
@@ -514,12 +530,17 @@ STEPS = st.one_of(
 
 @pytest.mark.row("B-08", "P-23")
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(steps=st.lists(STEPS, min_size=3, max_size=30), files=st.sampled_from([1500, 6000, 1 << 20]))
+@given(
+    steps=st.lists(STEPS, min_size=3, max_size=30),
+    files=st.sampled_from([1500, 6000, 1 << 20]),
+    straight_s=st.sampled_from([0.0, 0.0, 0.01, 10.0]),
+)
 def test_any_history_of_commits_and_kills_leaves_what_was_committed(
-    tmp_path_factory: pytest.TempPathFactory, steps: list[Any], files: int
+    tmp_path_factory: pytest.TempPathFactory, steps: list[Any], files: int, straight_s: float
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(journal, "SEGMENT_BYTES", files)
+        patch.setattr(commit_path, "STRAIGHT_S", straight_s)
         folder = tmp_path_factory.mktemp("twins")
         twins = Twins(folder)
         try:

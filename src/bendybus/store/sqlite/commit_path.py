@@ -1,6 +1,7 @@
 """The way of a commit: into the journal, and later into the database, together with others.
 
-A large commit goes straight to the database. So does the one that follows a failed write of the journal. The
+A large commit goes straight to the database. So do all commits for some seconds, if most messages turn out to
+stay, because then the journal saves nothing. So does the commit after a failed write of the journal. The
 failed record may be there all the same, but its number is that of the next commit, which the database has: so
 the record is never read.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from time import monotonic
 from typing import Final
 
 from bendybus.store.encoding import CommitRequest, requests_of, set_row_ids
@@ -29,6 +31,10 @@ __all__ = ["CommitPath"]
 # journal before its messages are removed, and be written once more than needed.
 LARGE_COMMIT_BYTES: Final = 2 << 20
 LARGE_MESSAGE_BYTES: Final = 16 << 10
+# If the database gets more than half of the messages of a file, because many wait or none is received,
+# commits go straight to it: for the first of these times, and for twice as long each time it happens again.
+STRAIGHT_S: Final = 10.0
+STRAIGHT_MAX_S: Final = 80.0
 
 
 class CommitPath:
@@ -41,6 +47,10 @@ class CommitPath:
         self.pending = Pending()
         self._opened: tuple[Journal, CommitStatements] | None = None
         self._next_id = 1
+        self._straight_until = 0.0
+        """Until then, by the machine's clock, commits go straight to the database."""
+        self._stays = 0
+        """How often in a row most messages have turned out to stay."""
 
     def open(self, writer: sqlite3.Connection, last_commit: int) -> Sequence[Path]:
         """Write what a process that was killed has left in the journal. Returns the journal's files.
@@ -69,7 +79,7 @@ class CommitPath:
         journal, statements = self._parts()
         requests = list(requests_of(changes, self._next_id))
         record = make_record(witness.next_commit, requests[0], changes)
-        if journal.is_suspect or _is_large(requests):
+        if journal.is_suspect or _is_large(requests) or monotonic() < self._straight_until:
             self.write_pending(writer)
             more = [CommitRecord(record.number, request) for request in requests[1:]]
             self._write_straight(writer, statements, [record, *more])
@@ -103,11 +113,24 @@ class CommitPath:
     def _make_room(self, writer: sqlite3.Connection, size: int) -> None:
         journal, statements = self._parts()
         if not journal.has_room(size):
-            self._write(writer, statements, self.pending.older)
+            self._write_some(writer, statements, self.pending.older)
             self.pending.begin_file()
             journal.use_other_file()
         elif due := self.pending.due(journal.used):
-            self._write(writer, statements, self.pending.all[:due])
+            self._write_some(writer, statements, self.pending.all[:due])
+
+    def _write_some(
+        self, writer: sqlite3.Connection, statements: CommitStatements, records: Sequence[CommitRecord]
+    ) -> None:
+        """Write the oldest records, and look how many messages the journal has saved."""
+        stored = sum([record.count for record in records])
+        kept = sum([record.count for record in records if not record.is_superseded])
+        if kept * 2 > stored:
+            self._straight_until = monotonic() + min(STRAIGHT_S * 2**self._stays, STRAIGHT_MAX_S)
+            self._stays += 1
+        else:
+            self._stays = 0
+        self._write(writer, statements, records)
 
     def _write(
         self, writer: sqlite3.Connection, statements: CommitStatements, records: Sequence[CommitRecord]
@@ -115,13 +138,7 @@ class CommitPath:
         """Write the oldest of the pending records, durably."""
         if not records:
             return
-        encoded = encode_records(records)
-        if encoded.has_others:
-            with transaction(writer):
-                self._execute(writer, statements, encoded)
-        else:
-            writer.execute(statements.find(encoded.parameters), encoded.parameters)
-        self._removals.note(encoded.noted, encoded.noted_bytes)
+        self._execute_all(writer, statements, [encode_records(records)])
         self.pending.written(len(records))
 
     def _write_straight(
@@ -130,10 +147,19 @@ class CommitPath:
         """Write the records of one commit, durably. They are not pending."""
         for record in records:
             record.removed_before = record.request.removed
-        encoded = [encode_records([record]) for record in records]
-        with transaction(writer):
-            for each in encoded:
-                self._execute(writer, statements, each)
+        self._execute_all(writer, statements, [encode_records([record]) for record in records])
+
+    def _execute_all(
+        self, writer: sqlite3.Connection, statements: CommitStatements, encoded: Sequence[EncodedRecords]
+    ) -> None:
+        """Write records as a transaction: one statement, unless there is more."""
+        first = encoded[0]
+        if len(encoded) == 1 and not first.has_others:
+            writer.execute(statements.find(first.parameters), first.parameters)
+        else:
+            with transaction(writer):
+                for each in encoded:
+                    self._execute(writer, statements, each)
         for each in encoded:
             self._removals.note(each.noted, each.noted_bytes)
 
