@@ -193,6 +193,14 @@ def test_if_most_messages_stay_commits_go_straight_to_the_database_for_a_while(
     assert sqlite_bench.numbers() == list(range(1, 51))
 
 
+def test_large_states_of_sessions_go_straight_to_the_database(sqlite_bench: Bench) -> None:
+    change = PartitionChanges(sqlite_bench.keys[0], SequenceNumber(1000))
+    change.session_states.append(SessionState(SessionId("s"), b"x" * 20_000, Instant(5)))
+    sqlite_bench.store.commit([change])
+    with closing(sqlite3.connect(sqlite_bench.store._path)) as connection:
+        assert connection.execute("SELECT length(state) FROM session").fetchall() == [(20_000,)]
+
+
 def test_a_store_that_is_closed_has_everything_in_the_database(sqlite_bench: Bench) -> None:
     sqlite_bench.commit([new_message(1)])
     sqlite_bench.store.close()
@@ -322,6 +330,7 @@ def test_a_record_that_failed_and_is_there_all_the_same_is_not_read_after_the_ne
             sqlite_bench.commit([new_message(1)])
     # Until then it may be there: its sender was not told that it is not.
     assert numbers(killed(sqlite_bench, tmp_path / "before")) == [1]
+    sqlite_bench.store.load(sqlite_bench.keys[1])
     sqlite_bench.store.claim(sqlite_bench.keys[1:])
     assert numbers(killed(sqlite_bench, tmp_path / "after")) == []
     sqlite_bench.commit([new_message(2)])

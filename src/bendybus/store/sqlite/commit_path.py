@@ -79,7 +79,7 @@ class CommitPath:
         journal, statements = self._parts()
         requests = list(requests_of(changes, self._next_id))
         record = make_record(witness.next_commit, requests[0], changes)
-        if journal.is_suspect or _is_large(requests) or monotonic() < self._straight_until:
+        if journal.is_suspect or _is_large(requests, record) or monotonic() < self._straight_until:
             self.write_pending(writer)
             more = [CommitRecord(record.number, request) for request in requests[1:]]
             self._write_straight(writer, statements, [record, *more])
@@ -181,10 +181,10 @@ class CommitPath:
             writer.execute(queries["mark_transferred"], (key, source, arrived))
 
 
-def _is_large(requests: Sequence[CommitRequest]) -> bool:
+def _is_large(requests: Sequence[CommitRequest], record: CommitRecord) -> bool:
     """Whether a commit is better written to the database at once."""
     request = requests[0]
-    size = request.offset
+    size = request.offset + sum([len(state or b"") for _, _, _, state in record.session_states])
     return (
         len(requests) > 1
         or size > LARGE_COMMIT_BYTES

@@ -156,7 +156,6 @@ class Journal:
     def start_again(self) -> None:
         """Everything is in the database."""
         self._end = 0
-        self.is_suspect = False
 
 
 def _opened(file: Path) -> int:

@@ -72,10 +72,13 @@ class Pending:
         """A commit is in the journal. Its messages have their ids."""
         self._register(record)
         self._remove(record)
+        first, payloads = record.request.first, self._payloads
         for change in changes:
             for message in change.stored:
-                if message.payload is not None:
-                    self._payloads[message.body_row_id] = message.payload
+                body = message.body_row_id
+                # A body that is shared may be stored already.
+                if message.payload is not None and body >= first:
+                    payloads.setdefault(body, message.payload)
         for key, session_id, _, state in record.session_states:
             self._states[key, session_id] = record.number, state
 
