@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -118,12 +118,23 @@ def decode_record(found: JournalRecord) -> CommitRecord:
     except (msgspec.DecodeError, ValueError, TypeError) as error:
         raise StoreCorrupted(f"the record of commit {found.number} cannot be read: {error}") from error
     request = CommitRequest(first, [found.body], len(found.body) + 1)
-    request.bodies, request.runs, request.rows = bodies, runs, rows
-    request.updated, request.removed, request.released = updated, removed, released
-    request.counters = counters
+    request.bodies, request.removed, request.released = bodies, removed, released
+    request.runs, request.rows = _tuples(runs), _tuples(rows)
+    request.updated, request.counters = _tuples(updated), _tuples(counters)
     return CommitRecord(
-        found.number, request, remembered, forgotten, session_states, transferred, removed_bytes
+        found.number,
+        request,
+        _tuples(remembered),
+        _tuples(forgotten),
+        _tuples(session_states),
+        _tuples(transferred),
+        removed_bytes,
     )
+
+
+def _tuples(rows: list[Any]) -> list[Any]:
+    """MessagePack knows only lists. Compiled code tells the two apart."""
+    return [tuple(row) for row in rows]
 
 
 def _plain(value: object) -> object:
