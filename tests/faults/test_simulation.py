@@ -206,7 +206,7 @@ def test_a_deletion_may_leave_messages_behind_only_if_something_goes_wrong(
 
 
 # A method of a compiled class cannot be replaced: its callers do not look it up.
-needs_python = pytest.mark.skipif(is_compiled(), reason="mutants replace methods")
+needs_python = pytest.mark.skipif(is_compiled(), reason="mutants replace methods, and compiled ones stay")
 
 
 @needs_python

@@ -15,10 +15,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bendybus.domain.messages import Message, MessageState, Origin
-from bendybus.errors import StoreCorrupted, StoreUnavailable
+from bendybus.errors import StoreCorrupted, StoreError, StoreUnavailable
 from bendybus.names import EntityPath, Instant, PartitionNumber, SequenceNumber, SessionId
 from bendybus.store.memory import MemoryStore
-from bendybus.store.protocol import MessagingStore, PartitionChanges, PartitionKey, SessionState
+from bendybus.store.protocol import (
+    NEVER_CLAIMED,
+    MessagingStore,
+    PartitionChanges,
+    PartitionKey,
+    SessionState,
+)
 from bendybus.store.sqlite import commit_path, journal
 from bendybus.store.sqlite.journal import journals_of, read_records
 from bendybus.store.sqlite.store import SqliteStore
@@ -65,16 +71,22 @@ def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_message_that_is_removed_soon_never_reaches_the_database(sqlite_bench: Bench) -> None:
+    writer = sqlite_bench.store._connections._opened()[0]
+    for table in ("message", "body"):
+        refuse = f"CREATE TEMP TRIGGER refuse_{table} BEFORE INSERT ON main.{table}"
+        writer.execute(f"{refuse} BEGIN SELECT RAISE(ABORT, 'it reached the database'); END")
     sent = [new_message(number) for number in range(1, 11)]
     sqlite_bench.commit(sent)
     sqlite_bench.commit(removed=sent[:4])
     sqlite_bench.commit(removed=sent[4:])
     assert sqlite_bench.store.tidy()
-    with closing(sqlite3.connect(sqlite_bench.store._path)) as connection:
-        assert connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'partition'").fetchone()
-        assert connection.execute("SELECT next_sequence FROM partition WHERE key = ?", sqlite_bench.keys[:1])
-        assert connection.execute("SELECT total(id) FROM message").fetchone() == (0.0,)
-    assert sqlite_bench.store.load(sqlite_bench.keys[0]).next_sequence_number == 1000
+    snapshot = sqlite_bench.store.load(sqlite_bench.keys[0])
+    assert (snapshot.messages, snapshot.next_sequence_number) == ([], 1000)
+    sqlite_bench.commit([new_message(11)])
+    with pytest.raises(StoreError, match="it reached the database"):
+        sqlite_bench.store.tidy()
+    for table in ("message", "body"):
+        writer.execute(f"DROP TRIGGER refuse_{table}")
 
 
 def test_a_file_that_is_full_goes_to_the_database_and_is_used_again(
@@ -385,7 +397,7 @@ class Twins:
         self._alive: list[list[tuple[Message, Message]]] = [[], []]
         """By partition: each message in both stores."""
         self.keys: list[list[PartitionKey]] = []
-        self._epochs = [[0, 0], [0, 0]]
+        self._epochs = [[NEVER_CLAIMED] * 2, [NEVER_CLAIMED] * 2]
         for store in self.stores:
             store.open()
             made = store.create_partitions(EntityPath("q"), [PartitionNumber(0), PartitionNumber(1)])
@@ -421,7 +433,7 @@ class Twins:
                 [pair[index] for pair in new],
                 [pair[index] for pair in updated],
                 [pair[index] for pair in gone],
-                epoch=self._epochs[index][partition],  # type: ignore[arg-type]
+                epoch=self._epochs[index][partition],
             )
             self._add_others(change, extras)
             store.commit([change])

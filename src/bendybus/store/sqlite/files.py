@@ -98,7 +98,7 @@ class FileKind:
             try:
                 records = read_records(path, number)
             except StoreCorrupted:
-                # Unless the file is in use, and commits have moved from one to the other meanwhile.
+                # If the file is in use, commits may have moved from the journal to the file meanwhile.
                 before, number = number, self.last_commit_of(connection)
                 if number == before:
                     raise

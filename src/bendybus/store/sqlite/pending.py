@@ -128,7 +128,7 @@ class Pending:
     def due(self, used: float) -> int:
         """How many of the oldest records to write now. `used`: the share of the newer file that is used.
 
-        None if the database has nothing to store for them: they can wait until the newer file is full.
+        Zero if the database has nothing to store for them: they can wait until the newer file is full.
         """
         parts = int((2 * used - 1) * PARTS)
         if parts <= self._parts:
