@@ -23,9 +23,10 @@ __all__ = ["LARGE_COMMAND", "CommitGroup", "OnCommitted", "Share", "is_large"]
 
 OnCommitted: TypeAlias = Callable[[Exception | None], None]
 
-# A command with so many messages is worth a commit: it does not wait for the end of the turn.
-# When all waited, messages without a key were slower by a tenth, because the two threads took turns.
-LARGE_COMMAND: Final = 16
+# A command with so many messages is worth a commit: it does not wait for the end of the turn. When all
+# waited, messages without a key were slower by a tenth, because the two threads took turns. A full socket
+# read has 256 messages of 1 KB; if they have keys, each of 16 partitions gets 16, and these are one commit.
+LARGE_COMMAND: Final = 64
 
 
 class Share(NamedTuple):

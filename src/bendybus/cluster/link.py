@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -58,6 +59,10 @@ SILENT_TURNS_MAX: Final = 5
 UNANSWERED_MAX: Final = 64 * 1024 * 1024
 # A frame leaves at the end of the turn, or when its payloads are as large as this.
 FRAME_BYTES: Final = 1024 * 1024
+
+# What a Unix socket may hold for a broker that is busy: a few frames. With Linux's default of 208 KB, a large
+# frame needs a turn of both brokers for each part. The system may allow less.
+BUFFER_BYTES: Final = 4 * FRAME_BYTES
 
 _ANSWERS: Final = (Answer, Refusal, Payloads, Figures, Returned)
 _GREETINGS: Final = (Hello, Proof)
@@ -156,6 +161,7 @@ class PeerLink(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # `Transport` on asyncio, a type of its own on uvloop.
         self._transport = cast(asyncio.Transport, transport)
+        _enlarge_buffer(transport)
         me = self._me
         self._pinging = asyncio.get_running_loop().call_later(PING_S, self._ping)
         self.send(Hello(VERSIONS, me.cluster, me.broker, me.instance, self._challenge))
@@ -333,3 +339,10 @@ class PeerLink(asyncio.Protocol):
         parse, done, size = waiting
         self._unanswered_bytes -= size
         return parse, done
+
+
+def _enlarge_buffer(transport: asyncio.BaseTransport) -> None:
+    """Let the system buffer whole frames. It finds the right size for TCP itself."""
+    connected: socket.socket | None = transport.get_extra_info("socket")
+    if connected is not None and connected.family == socket.AF_UNIX:
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)

@@ -3,8 +3,9 @@
 The messages of a read may be for many partitions, in several stores and at several brokers, and each commit
 answers some of them. Sent at once, such answers name ids with gaps, one frame for each. A client that keeps a
 window full sends as many messages as were accepted, so its next reads would be smaller, and their messages
-spread over as many partitions. An answer does not wait for a store that is slow (P-27): after `WAIT_S`, those
-that are ready are sent.
+spread over as many partitions. An answer does not wait for a store that is slow (P-27): those that are ready
+are sent after a short time. A broker that is busy waits for a few turns of its event loop, because the others
+may be as busy.
 """
 
 from __future__ import annotations
@@ -13,20 +14,23 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["WAIT_S", "JoinedAnswers"]
+__all__ = ["TURNS", "TURN_S", "JoinedAnswers"]
 
-# Longer than commits of two stores usually differ, and than another broker takes; too short to be noticed.
-WAIT_S: Final = 0.02
+# In all longer than commits of two stores usually differ, and too short to be noticed. A message to another
+# broker and its answer take four turns if both brokers are busy.
+TURNS: Final = 8
+TURN_S: Final = 0.0025
 
 
 class JoinedAnswers:
-    __slots__ = ("_ready", "_timer", "_unready")
+    __slots__ = ("_ready", "_timer", "_turns_left", "_unready")
 
     def __init__(self, count: int) -> None:
         """`count`: how many calls of `ready` there will be."""
         self._unready = count
         self._ready: list[Callable[[], None]] = []
         self._timer: asyncio.TimerHandle | None = None
+        self._turns_left = 0
 
     def ready(self, answer: Callable[[], None]) -> None:
         """Call this together with the others."""
@@ -35,7 +39,16 @@ class JoinedAnswers:
         if not self._unready:
             self._send()
         elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(WAIT_S, self._send)
+            self._turns_left = TURNS
+            self._wait()
+
+    def _wait(self) -> None:
+        """Wait for a turn of the loop, which takes `TURN_S` or longer."""
+        if self._turns_left:
+            self._turns_left -= 1
+            self._timer = asyncio.get_running_loop().call_later(TURN_S, self._wait)
+        else:
+            self._send()
 
     def _send(self) -> None:
         if self._timer is not None:

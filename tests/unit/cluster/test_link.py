@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -115,6 +116,17 @@ async def test_both_sides_ask_and_answer(pair: Pair) -> None:
 
     assert answers == [[1, "two"], b"three"]
     assert [link.peer for link in pair.links] == ["b", "a"]
+
+
+async def test_the_system_buffers_whole_frames_for_a_broker_that_is_busy(pair: Pair) -> None:
+    await pair.open()
+    await pair.opened()
+    system_max = int(Path("/proc/sys/net/core/wmem_max").read_text())
+
+    connected = pair.links[0]._transport.get_extra_info("socket")
+    # Linux doubles the number, for what it needs itself.
+    wanted = 2 * min(link_module.BUFFER_BYTES, system_max)
+    assert connected.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == wanted
 
 
 async def test_a_side_may_say_much_as_soon_as_the_other_has_proved_itself(pair: Pair) -> None:

@@ -1,13 +1,14 @@
-"""Answers to one socket read are sent together, but not later than `WAIT_S`."""
+"""Answers to one socket read are sent together, but not after more than `TURNS` turns of the loop."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
 from bendybus.domain.routing import partition_of
-from bendybus.gateway.joined_answers import JoinedAnswers
+from bendybus.gateway.joined_answers import TURN_S, TURNS, JoinedAnswers
 from fix_async import until
 from fix_broker import gated_queue
 from unit.gateway.test_sender import delivery, sender_on
@@ -27,6 +28,19 @@ async def test_answers_do_not_wait_long():
     sent = asyncio.Event()
     JoinedAnswers(2).ready(sent.set)
     await sent.wait()
+
+
+async def test_a_busy_broker_waits_for_turns_and_not_for_a_time():
+    sent: list[str] = []
+    joined = JoinedAnswers(2)
+    joined.ready(lambda: sent.append("first"))
+    for _ in range(TURNS - 1):
+        # The turn takes longer than the whole wait of an idle broker.
+        time.sleep(TURN_S * TURNS)
+        await asyncio.sleep(0)
+    assert sent == []
+    joined.ready(lambda: sent.append("second"))
+    assert sent == ["first", "second"]
 
 
 async def test_what_is_ready_late_waits_for_the_rest_again():
