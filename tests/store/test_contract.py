@@ -140,7 +140,6 @@ def test_payloads_can_be_read_between_the_pages_of_a_load(bench: Bench, make_mes
     assert read and read == [[messages[0].payload, messages[-1].payload]] * len(read)
 
 
-
 def test_an_update_replaces_what_may_change(bench: Bench, make_message: MakeMessage) -> None:
     message, other = make_message(1), make_message(2)
     bench.commit([message, other])
