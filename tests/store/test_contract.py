@@ -127,6 +127,19 @@ def test_more_messages_than_a_page_load_exactly_once(bench: Bench, make_message:
     assert bench.numbers() == list(range(1, 4002))
 
 
+def test_payloads_can_be_read_between_the_pages_of_a_load(bench: Bench, make_message: MakeMessage) -> None:
+    messages = [make_message(n) for n in range(1, 2502)]
+    bench.commit(messages)
+    read: list[list[bytes | None]] = []
+
+    def between_pages() -> None:
+        read.append(bench.store.read([messages[0].row_id, messages[-1].row_id]))
+
+    snapshot = bench.store.load(bench.keys[0], between_pages)
+    assert len(snapshot.messages) == len(messages)
+    assert read and read == [[messages[0].payload, messages[-1].payload]] * len(read)
+
+
 def test_an_update_replaces_what_may_change(bench: Bench, make_message: MakeMessage) -> None:
     message, other = make_message(1), make_message(2)
     bench.commit([message, other])

@@ -25,7 +25,7 @@ from bendybus.store.protocol import (
     PartitionKey,
     SessionState,
 )
-from bendybus.store.sqlite import commit_path, journal
+from bendybus.store.sqlite import commit_path, journal, turnover
 from bendybus.store.sqlite.journal import journals_of, read_records
 from bendybus.store.sqlite.store import SqliteStore
 from store.conftest import as_kept, new_message
@@ -64,7 +64,7 @@ def numbers(path: Path) -> list[int]:
 def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """A file of the journal has room for a few commits."""
     monkeypatch.setattr(journal, "SEGMENT_BYTES", 1500)
-    monkeypatch.setattr(commit_path, "STRAIGHT_S", 0.0)
+    monkeypatch.setattr(turnover, "WINDOW_BYTES", 1 << 30)
 
 
 # -- what the database gets ------------------------------------------------------------
@@ -190,19 +190,60 @@ def test_a_large_commit_goes_straight_to_the_database(sqlite_bench: Bench) -> No
     assert rows(sqlite_bench) == (2, 2)
 
 
-def test_if_most_messages_stay_commits_go_straight_to_the_database_for_a_while(
-    sqlite_bench: Bench, small_files: None, monkeypatch: pytest.MonkeyPatch
+def test_while_most_messages_stay_they_go_straight_to_the_database(
+    sqlite_bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = [100.0]
-    monkeypatch.setattr(commit_path, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(commit_path, "STRAIGHT_S", 10.0)
-    for number in range(1, 50):
-        sqlite_bench.commit([new_message(number, b"x" * 100)])
-    assert rows(sqlite_bench)[0] == 49
-    clock[0] += 10
-    sqlite_bench.commit([new_message(50)])
-    assert rows(sqlite_bench)[0] == 49
-    assert sqlite_bench.numbers() == list(range(1, 51))
+    monkeypatch.setattr(turnover, "WINDOW_BYTES", 2000)
+    sent = [new_message(number, b"x" * 100) for number in range(1, 200)]
+    waiting: list[Message] = []
+    for message in sent[:50]:
+        sqlite_bench.commit([message])
+        waiting.append(message)
+    assert rows(sqlite_bench)[0] == 50
+    # Behind them, too, although one is removed for each that is stored.
+    for message in sent[50:100]:
+        sqlite_bench.commit([message], removed=[waiting.pop(0)])
+        waiting.append(message)
+    assert rows(sqlite_bench)[0] == 50
+    # None waits any more.
+    sqlite_bench.commit(removed=waiting)
+    assert sqlite_bench.store.tidy()
+    last: list[Message] = []
+    for message in sent[100:150]:
+        sqlite_bench.commit([message], removed=last)
+        last = [message]
+    # The database has the last one that went straight to it, and its removal is in the journal.
+    assert rows(sqlite_bench) == (1, 1)
+    sqlite_bench.commit(sent[150:], removed=last)
+    assert sqlite_bench.numbers() == list(range(151, 200))
+
+
+def test_removals_are_journalled_while_messages_go_straight_to_the_database(
+    sqlite_bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(turnover, "WINDOW_BYTES", 500)
+    sent = [new_message(number, b"x" * 100) for number in range(1, 21)]
+    for message in sent:
+        sqlite_bench.commit([message])
+    assert rows(sqlite_bench)[0] == 20
+    sqlite_bench.commit(removed=sent[:5])
+    assert rows(sqlite_bench)[0] == 20
+    assert numbers(killed(sqlite_bench, tmp_path / "killed")) == list(range(6, 21))
+    sqlite_bench.commit([new_message(21)])
+    assert rows(sqlite_bench)[0] == 16
+
+
+def test_no_more_than_some_removals_wait(sqlite_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take up little of the journal, but much memory."""
+    monkeypatch.setattr(commit_path, "REMOVED_MAX", 10)
+    sent = [new_message(number) for number in range(1, 51)]
+    sqlite_bench.commit(sent)
+    sqlite_bench.store.write_out()
+    for message in sent:
+        sqlite_bench.commit(removed=[message])
+        assert sqlite_bench.store._commits.pending.removed_before <= 10
+    assert sqlite_bench.numbers() == []
+    assert sqlite_bench.store._commits.pending.removed_before == 0
 
 
 def test_large_states_of_sessions_go_straight_to_the_database(sqlite_bench: Bench) -> None:
@@ -554,14 +595,16 @@ STEPS = st.one_of(
 @given(
     steps=st.lists(STEPS, min_size=3, max_size=30),
     files=st.sampled_from([1500, 6000, 1 << 20]),
-    straight_s=st.sampled_from([0.0, 0.0, 0.01, 10.0]),
+    window=st.sampled_from([200, 2000, 1 << 30]),
+    removed_max=st.sampled_from([2, 4000]),
 )
 def test_any_history_of_commits_and_kills_leaves_what_was_committed(
-    tmp_path_factory: pytest.TempPathFactory, steps: list[Any], files: int, straight_s: float
+    tmp_path_factory: pytest.TempPathFactory, steps: list[Any], files: int, window: int, removed_max: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(journal, "SEGMENT_BYTES", files)
-        patch.setattr(commit_path, "STRAIGHT_S", straight_s)
+        patch.setattr(turnover, "WINDOW_BYTES", window)
+        patch.setattr(commit_path, "REMOVED_MAX", removed_max)
         folder = tmp_path_factory.mktemp("twins")
         twins = Twins(folder)
         try:

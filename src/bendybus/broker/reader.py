@@ -1,9 +1,11 @@
 """Reads from one messaging store, in a separate thread, each answered in bounded time.
 
 Requests and answers belong to the event loop; only the calls run in the
-thread, one after the other. A call that takes too long is answered with an error,
-and its result is dropped if it still comes. The thread stays in the call, and is
-abandoned when the process ends. Commits have a thread of their own: writer.py.
+thread, one after the other. Short calls go before long ones, and a long one lets them
+in between its steps (`make_short_calls`): a payload must not wait until all partitions are loaded.
+A call that takes too long is answered with an error, and its result is dropped if it
+still comes. The thread stays in the call, and is abandoned when the process ends.
+Commits have a thread of their own: writer.py.
 """
 
 from __future__ import annotations
@@ -11,9 +13,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Final, Generic, TypeVar, cast
 
 from bendybus.broker.loop_calls import call_in_loop
@@ -56,6 +59,11 @@ class StoreReader:
         """Called when a call found the store away, before its `done`. It calls `abandon`."""
         self._damage_met = damage_met
         self._calls: SimpleQueue[_Call[object] | None] = SimpleQueue()
+        """In the order of the requests; None ends the thread."""
+        self._long_calls: deque[_Call[object]] = deque()
+        """Those that were taken from there and wait until there is no short one. Used by the thread."""
+        self._ended = False
+        """Whether the thread has taken the last of them."""
         self._pending: dict[_Call[object], None] = {}
         """In the order of the requests."""
         self._running: _Call[object] | None = None
@@ -144,18 +152,46 @@ class StoreReader:
             # A bug in one callback must not keep the others from their answers.
             logger.exception("store %s: a callback failed", self._name)
 
+    def make_short_calls(self) -> None:
+        """Make the short calls that were asked for meanwhile. Called in the thread, by a long call."""
+        while (call := self._next_short(wait=False)) is not None:
+            self._make(call)
+
     def _run(self) -> None:
-        while (call := self._calls.get()) is not None:
-            if call.given_up:
-                continue
-            self._steps += 1
-            self._running = call
+        while not self._ended:
+            call = self._next_short(wait=not self._long_calls)
+            if call is None and self._long_calls:
+                call = self._long_calls.popleft()
+            if call is not None:
+                self._make(call)
+
+    def _next_short(self, *, wait: bool) -> _Call[object] | None:
+        """The next short call. Long ones that were asked for before it are put aside."""
+        while not self._ended:
             try:
-                result: object = call.run()
-            except Exception as failure:
-                result = failure
-            self._running = None
-            call_in_loop(self._loop, self._finished, call, result)
+                call = self._calls.get(block=wait)
+            except Empty:
+                return None
+            if call is None:
+                self._ended = True
+            elif call.late is None:
+                return call
+            else:
+                self._long_calls.append(call)
+                wait = False
+        return None
+
+    def _make(self, call: _Call[object]) -> None:
+        if call.given_up:
+            return
+        self._steps += 1
+        around, self._running = self._running, call
+        try:
+            result: object = call.run()
+        except Exception as failure:
+            result = failure
+        self._running = around
+        call_in_loop(self._loop, self._finished, call, result)
 
 
 def _nothing() -> None:

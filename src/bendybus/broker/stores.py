@@ -118,12 +118,13 @@ class AttachedStore:
         """Read a partition, once everything submitted for it has been written, and build it in memory.
 
         A caller without an epoch claims it first. Reading and building happen in the reader's thread: sorting
-        in a million messages takes half a second, during which the loop serves others. `late` is called when
-        the load takes too long to wait for; the load continues.
+        in a million messages takes half a second, during which the loop serves others. Payloads are read
+        between two pages of the load. `late` is called when the load takes too long to wait for; the load
+        continues.
         """
 
         def read(claimed: Epoch) -> T:
-            return build(self.store.load(key), claimed)
+            return build(self.store.load(key, self.reader.make_short_calls), claimed)
 
         def claim() -> None:
             try:

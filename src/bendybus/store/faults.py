@@ -14,7 +14,7 @@ The store itself does not change, so its contents survive.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -28,6 +28,7 @@ from bendybus.store.protocol import (
     PartitionRecord,
     Snapshot,
     StoreImage,
+    no_pause,
 )
 
 __all__ = ["DELAY_MAX_S", "Fault", "FaultKind", "FaultyStore", "StoreFaults"]
@@ -160,9 +161,9 @@ class FaultyStore:
         self._pass()
         self._store.commit(changes)
 
-    def load(self, key: PartitionKey) -> Snapshot:
+    def load(self, key: PartitionKey, between_pages: Callable[[], None] = no_pause) -> Snapshot:
         self._pass()
-        return self._store.load(key)
+        return self._store.load(key, between_pages)
 
     def read(self, row_ids: Sequence[int]) -> list[bytes | None]:
         self._pass()

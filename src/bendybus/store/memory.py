@@ -8,7 +8,7 @@ restart a broker. The durable stores: sqlite/, postgres/.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from operator import attrgetter
 
@@ -32,6 +32,7 @@ from bendybus.store.protocol import (
     SessionState,
     Snapshot,
     StoreImage,
+    no_pause,
 )
 
 __all__ = ["MemoryStore"]
@@ -199,11 +200,12 @@ class MemoryStore:
             del self._copies[body]
         del self._bodies[body]
 
-    def load(self, key: PartitionKey) -> Snapshot:
+    def load(self, key: PartitionKey, between_pages: Callable[[], None] = no_pause) -> Snapshot:
         self._check_available()
         partition = self._partition(key)
         # A commit may run meanwhile in another thread. Copying the list is one atomic step.
         messages = sorted(map(copy, list(partition.messages.values())), key=attrgetter("sequence_number"))
+        between_pages()
         return Snapshot(
             partition.next_sequence_number,
             messages,

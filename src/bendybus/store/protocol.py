@@ -28,6 +28,7 @@ __all__ = [
     "SharedStore",
     "StoreImage",
     "StoreOwner",
+    "no_pause",
 ]
 
 NEVER_CLAIMED: Final = Epoch(0)
@@ -35,6 +36,10 @@ NEVER_CLAIMED: Final = Epoch(0)
 
 PartitionKey = NewType("PartitionKey", int)
 """A store's own short number for one partition of one entity."""
+
+
+def no_pause() -> None:
+    """Nothing is to be done between two pages of a load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,8 +214,11 @@ class MessagingStore(Protocol):
         not, or no longer, here.
         """
 
-    def load(self, key: PartitionKey) -> Snapshot:
+    def load(self, key: PartitionKey, between_pages: Callable[[], None] = no_pause) -> Snapshot:
         """Everything except the payloads, by sequence number.
+
+        A store that reads a partition in pages calls `between_pages` after each one. It may call `read` and
+        `read_session_state`.
 
         The result may contain some of what is committed to the partition meanwhile. It contains everything
         that was there before and has not changed since. `StoreError` if the partition is not here.

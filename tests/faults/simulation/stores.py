@@ -19,7 +19,7 @@ from bendybus.errors import EntityExists, EntityNotFound, StoreUnavailable
 from bendybus.names import EntityPath, Epoch, PartitionNumber, SessionId
 from bendybus.store.catalog import Description, EntityRecord
 from bendybus.store.memory import MemoryStore
-from bendybus.store.protocol import PartitionChanges, PartitionKey, PartitionRecord, Snapshot
+from bendybus.store.protocol import PartitionChanges, PartitionKey, PartitionRecord, Snapshot, no_pause
 from faults.simulation.loop import Loop
 from faults.simulation.threads import current, sleep_here
 from faults.simulation.world import World
@@ -169,8 +169,8 @@ class VirtualStore(MemoryStore):
     def claim(self, keys: Sequence[PartitionKey]) -> list[Epoch]:
         return self._written(lambda: MemoryStore.claim(self, keys))
 
-    def load(self, key: PartitionKey) -> Snapshot:
-        return self._looked_up(lambda: MemoryStore.load(self, key))
+    def load(self, key: PartitionKey, between_pages: Callable[[], None] = no_pause) -> Snapshot:
+        return self._looked_up(lambda: MemoryStore.load(self, key, between_pages))
 
     def read(self, row_ids: Sequence[int]) -> list[bytes | None]:
         return self._looked_up(lambda: MemoryStore.read(self, row_ids))

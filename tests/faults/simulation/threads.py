@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from queue import Empty
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from greenlet import GreenletExit, getcurrent, greenlet
@@ -183,8 +184,10 @@ class SimpleQueue(Generic[T]):
         self._items.append(item)
         self._filled.notify()
 
-    def get(self) -> T:
+    def get(self, block: bool = True) -> T:
         while not self._items:
+            if not block:
+                raise Empty
             self._filled.wait()
         return self._items.popleft()
 

@@ -13,7 +13,6 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from itertools import chain
 from operator import attrgetter
 from typing import Any, Final
 
@@ -43,6 +42,7 @@ from bendybus.store.protocol import (
     SessionRecord,
     Snapshot,
     StoreOwner,
+    no_pause,
 )
 
 __all__ = ["PostgresStore"]
@@ -249,12 +249,15 @@ class PostgresStore:
 
     # -- reading --------------------------------------------------------------
 
-    def load(self, key: PartitionKey) -> Snapshot:
+    def load(self, key: PartitionKey, between_pages: Callable[[], None] = no_pause) -> Snapshot:
         counter = self._fetch("next_sequence", key)
         if not counter:
             raise StoreError(f"{self.name} holds no partition with the key {key}")
         with collector_paused():
-            messages = list(chain.from_iterable(self._pages(key)))
+            messages: list[Message] = []
+            for page in self._pages(key):
+                messages += page
+                between_pages()
             identities = list(self._identities(key))
         messages.sort(key=attrgetter("sequence_number"))
         sessions = [

@@ -1,9 +1,9 @@
 """The way of a commit: into the journal, and later into the database, together with others.
 
-A large commit goes straight to the database. So do all commits for some seconds, if most messages turn out to
-stay, because then the journal saves nothing. So does the commit after a failed write of the journal. The
-failed record may be there all the same, but its number is that of the next commit, which the database has: so
-the record is never read.
+A large commit goes straight to the database. So does every commit that stores messages while most messages
+stay, because then the journal saves nothing (turnover.py). So does the commit after a failed write of the
+journal. The failed record may be there all the same, but its number is that of the next commit, which the
+database has: so the record is never read.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from time import monotonic
 from typing import Final
 
 from bendybus.store.encoding import CommitRequest, requests_of, set_row_ids
@@ -23,6 +22,7 @@ from bendybus.store.sqlite.journal import Journal, read_records
 from bendybus.store.sqlite.pending import Pending
 from bendybus.store.sqlite.records import CommitRecord, decode_record, encode_head, make_record
 from bendybus.store.sqlite.removals import Removals
+from bendybus.store.sqlite.turnover import Turnover
 from bendybus.store.sqlite.witness import Witness
 
 __all__ = ["CommitPath"]
@@ -31,10 +31,9 @@ __all__ = ["CommitPath"]
 # journal before its messages are removed, and be written once more than needed.
 LARGE_COMMIT_BYTES: Final = 2 << 20
 LARGE_MESSAGE_BYTES: Final = 16 << 10
-# If the database gets more than half of the messages of a file, because many wait or none is received,
-# commits go straight to it: for the first of these times, and for twice as long each time it happens again.
-STRAIGHT_S: Final = 10.0
-STRAIGHT_MAX_S: Final = 80.0
+# So many messages are removed from the database at once: about 20 ms of the writer's time. The journal would
+# have room for a million such removals, and the memory would have to keep them.
+REMOVED_MAX: Final = 4000
 
 
 class CommitPath:
@@ -47,10 +46,7 @@ class CommitPath:
         self.pending = Pending()
         self._opened: tuple[Journal, CommitStatements] | None = None
         self._next_id = 1
-        self._straight_until = 0.0
-        """Until then, by the machine's clock, commits go straight to the database."""
-        self._stays = 0
-        """How often in a row most messages have turned out to stay."""
+        self._turnover = Turnover()
 
     def open(self, writer: sqlite3.Connection, last_commit: int) -> Sequence[Path]:
         """Write what a process that was killed has left in the journal. Returns the journal's files.
@@ -79,7 +75,8 @@ class CommitPath:
         journal, statements = self._parts()
         requests = list(requests_of(changes, self._next_id))
         record = make_record(witness.next_commit, requests[0], changes)
-        if journal.is_suspect or _is_large(requests, record) or monotonic() < self._straight_until:
+        stays = record.count > 0 and self._turnover.is_low
+        if stays or journal.is_suspect or _is_large(requests, record):
             self.write_pending(writer)
             more = [CommitRecord(record.number, request) for request in requests[1:]]
             self._write_straight(writer, statements, [record, *more])
@@ -93,6 +90,7 @@ class CommitPath:
             journal.append(record.number, head, record.request.pieces, body_bytes)
             self._next_id = set_row_ids(changes, self._next_id)
             self.pending.add(record, changes)
+        self._turnover.note(record)
         witness.committed()
 
     def write_pending(self, writer: sqlite3.Connection) -> None:
@@ -113,24 +111,13 @@ class CommitPath:
     def _make_room(self, writer: sqlite3.Connection, size: int) -> None:
         journal, statements = self._parts()
         if not journal.has_room(size):
-            self._write_some(writer, statements, self.pending.older)
+            self._write(writer, statements, self.pending.older)
             self.pending.begin_file()
             journal.use_other_file()
+        elif self.pending.removed_before >= REMOVED_MAX:
+            self.write_pending(writer)
         elif due := self.pending.due(journal.used):
-            self._write_some(writer, statements, self.pending.all[:due])
-
-    def _write_some(
-        self, writer: sqlite3.Connection, statements: CommitStatements, records: Sequence[CommitRecord]
-    ) -> None:
-        """Write the oldest records, and look how many messages the journal has saved."""
-        stored = sum([record.count for record in records])
-        kept = sum([record.count for record in records if not record.is_superseded])
-        if kept * 2 > stored:
-            self._straight_until = monotonic() + min(STRAIGHT_S * 2**self._stays, STRAIGHT_MAX_S)
-            self._stays += 1
-        else:
-            self._stays = 0
-        self._write(writer, statements, records)
+            self._write(writer, statements, self.pending.all[:due])
 
     def _write(
         self, writer: sqlite3.Connection, statements: CommitStatements, records: Sequence[CommitRecord]

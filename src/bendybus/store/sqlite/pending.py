@@ -36,6 +36,7 @@ class Pending:
         "_records",
         "_released",
         "_states",
+        "removed_before",
     )
 
     def __init__(self) -> None:
@@ -55,6 +56,8 @@ class Pending:
         """Bodies of such messages that others may share."""
         self._states: dict[tuple[int, str], tuple[int, bytes | None]] = {}
         """Partition and session -> the record that sets its state, and the state."""
+        self.removed_before = 0
+        """How many messages they remove that are in the database."""
 
     def __bool__(self) -> bool:
         return bool(self._records)
@@ -110,6 +113,7 @@ class Pending:
             ids.append(row_id)
             if stored_by is not None:
                 stored_by.gone.add(row_id)
+        self.removed_before += len(record.removed_before)
         self._gone.update(removed)
         self._released.update(record.request.released)
 
@@ -148,6 +152,7 @@ class Pending:
         self._older = max(0, self._older - count)
         for record in written:
             request = record.request
+            self.removed_before -= len(record.removed_before)
             self._gone.difference_update(request.removed)
             self._released.difference_update(request.released)
             for row_id in range(request.first, record.end):

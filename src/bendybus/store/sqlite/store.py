@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import sqlite3
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import closing, contextmanager
 from operator import attrgetter
 from pathlib import Path
@@ -35,6 +35,7 @@ from bendybus.store.protocol import (
     PartitionRecord,
     SessionRecord,
     Snapshot,
+    no_pause,
 )
 from bendybus.store.queries import load_queries, load_script
 from bendybus.store.sqlite.commit_path import CommitPath
@@ -284,7 +285,7 @@ class SqliteStore:
 
     # -- reading --------------------------------------------------------------
 
-    def load(self, key: PartitionKey) -> Snapshot:
+    def load(self, key: PartitionKey, between_pages: Callable[[], None] = no_pause) -> Snapshot:
         self.write_out()
         with self._connections.reading() as reader:
             counter = reader.execute(QUERIES["next_sequence"], (key,)).fetchone()
@@ -292,7 +293,10 @@ class SqliteStore:
         if counter is None:
             raise StoreError(f"{self._path} holds no partition with the key {key}")
         with collector_paused():
-            messages = [message for page in self._pages(key) for message in page]
+            messages: list[Message] = []
+            for page in self._pages(key):
+                messages += page
+                between_pages()
             if removed:
                 messages = [message for message in messages if message.row_id not in removed]
             identities = list(self._identities(key))

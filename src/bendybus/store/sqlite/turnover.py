@@ -1,0 +1,61 @@
+"""Whether messages are removed soon after they were stored: only then the journal saves work.
+
+The journal keeps a message out of the database if it is removed before a few megabytes more are stored.
+Behind a backlog, or while nothing is received, messages stay longer, and the journal would only be one more
+thing to write. What follows from it: commit_path.py.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from bendybus.store.sqlite.records import CommitRecord
+
+__all__ = ["Turnover"]
+
+# As much as is written after a message before it can go to the database (pending.py). A decision is made each
+# time so much is stored. While messages are sent and received at once, about a megabyte is on its way.
+WINDOW_BYTES: Final = 4 << 20
+# A mark for each commit would be many, if commits are small.
+MARKS: Final = 64
+
+
+class Turnover:
+    """That of one store."""
+
+    __slots__ = ("_bytes", "_decided_at", "_marks", "_soon", "_stored", "is_low")
+
+    def __init__(self) -> None:
+        self._bytes = 0
+        """Stored so far."""
+        self._marks: deque[tuple[int, int]] = deque()
+        """How much was stored then, and the first id that followed, for the last `WINDOW_BYTES`."""
+        self._stored = 0
+        """Messages stored since the last decision."""
+        self._soon = 0
+        """Messages removed since then that were stored within the last `WINDOW_BYTES`."""
+        self._decided_at = 0
+        """How much was stored then."""
+        self.is_low = False
+        """Whether most messages stay."""
+
+    def note(self, record: CommitRecord) -> None:
+        """This commit is durable."""
+        request = record.request
+        if request.removed and self._marks:
+            recent = self._marks[0][1]
+            self._soon += sum([row_id >= recent for row_id in request.removed])
+        if not record.count:
+            return
+        marks = self._marks
+        if not marks or self._bytes - marks[-1][0] >= WINDOW_BYTES // MARKS:
+            marks.append((self._bytes, request.first))
+        self._stored += record.count
+        self._bytes += request.offset
+        while len(marks) > 1 and marks[0][0] < self._bytes - WINDOW_BYTES:
+            marks.popleft()
+        if self._bytes - self._decided_at >= WINDOW_BYTES:
+            self.is_low = self._soon * 2 < self._stored
+            self._stored = self._soon = 0
+            self._decided_at = self._bytes
