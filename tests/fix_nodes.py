@@ -97,6 +97,10 @@ class MemorySharedCatalog:
     def read(self) -> tuple[int, list[EntityRecord]]:
         return self._roster.leader.revision, self._shared.entities()
 
+    def confirm_lead(self) -> None:
+        if self.term != self._roster.leader.term:
+            raise StoreUnavailable("Another broker of the cluster leads.")
+
     def namespace(self) -> Description:
         return self._shared.namespace()
 

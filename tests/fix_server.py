@@ -209,7 +209,6 @@ class ServerProcess:
         def start_broker(number: int) -> _Running:
             command = cluster.command(number, self._config, self._options)
             process = _Running([*self.program, *command], self.log)
-            cluster.ports[number] = process.port
             self._running.append(process)
             return process
 
@@ -217,7 +216,8 @@ class ServerProcess:
         cluster.share_certificate()
         with ThreadPoolExecutor(CLUSTER) as pool:
             list(pool.map(start_broker, range(1, CLUSTER)))
-        self.port = cluster.balance(self.port)
+        cluster.balance()
+        self.port = cluster.port
         here = f"127.0.0.1:{self.port}"
         self.connection_string = first.connection_string.replace(f"127.0.0.1:{first.port}", here)
         self.first_line = first.first_line.replace(f"127.0.0.1:{first.port}", here)

@@ -13,9 +13,11 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache
@@ -97,6 +99,20 @@ def _postgres() -> Postgres:
     return exits.enter_context(postgres_server(fsync=False, connections=800))
 
 
+def _kept_port(owner: object) -> int:
+    """A port that nobody else is given while its owner lives, even while nobody listens there.
+
+    The system gives no port that is bound to others. Who listens there is to have SO_REUSEADDR, as asyncio's
+    servers have.
+    """
+    kept = socket.socket()
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    kept.bind(("127.0.0.1", 0))
+    weakref.finalize(owner, kept.close)
+    port: int = kept.getsockname()[1]
+    return port
+
+
 _databases: dict[Path, str] = {}
 """A server that is made anew in the same folder finds what was there."""
 
@@ -115,7 +131,9 @@ class ClusterSetUp:
             postgres.url(database, schema=f"s{number}", name=f"s{number}") for number in range(self._stores)
         ]
         self.options = ["--cluster", postgres.url(database), *(f"--store={url}" for url in urls)]
-        self.ports = [0] * CLUSTER
+        self.port = _kept_port(self)
+        """Where clients connect: to the balancer."""
+        self.ports = [_kept_port(self) for _ in range(CLUSTER)]
         self._balancer: Balancer | None = None
 
     def data(self, number: int) -> Path:
@@ -139,11 +157,10 @@ class ClusterSetUp:
         for number in range(1, CLUSTER) if made.exists() else ():
             shutil.copytree(made, self.data(number) / "tls", dirs_exist_ok=True)
 
-    def balance(self, port: int) -> int:
-        """All brokers have started: where clients connect."""
+    def balance(self) -> None:
+        """All brokers have started: clients may connect."""
         self._await_spread()
-        self._balancer = Balancer(port, self.ports)
-        return self._balancer.port
+        self._balancer = Balancer(self.port, self.ports)
 
     def stop(self) -> None:
         if self._balancer is not None:

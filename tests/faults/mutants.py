@@ -20,11 +20,12 @@ from bendybus.broker import (
     forwarding,
     partition_host,
     partition_lifecycle,
+    placing,
     queue,
     recovery,
     writer,
 )
-from bendybus.cluster import ownership
+from bendybus.cluster import ownership, sweeping
 from bendybus.domain import completed, fanout, partition, run, stock
 from bendybus.domain.changes import Changes
 from bendybus.domain.commands import Enqueued, Transferred
@@ -239,6 +240,14 @@ def takes_stores_over_without_claiming_partitions(patch: pytest.MonkeyPatch) -> 
     patch.setattr(ownership.Ownership, "_claim", trusting)
 
 
+def sweeps_while_an_entity_is_created(patch: pytest.MonkeyPatch) -> None:
+    async def hasty(self: Any) -> Any:
+        _, records = await asyncio.to_thread(self._catalog.read)
+        return placing.placed_in(records)
+
+    patch.setattr(sweeping.Sweep, "_placed", hasty)
+
+
 def sweeps_stores_that_it_has_given_up(patch: pytest.MonkeyPatch) -> None:
     """A former owner removes all partitions of a store that does not know yet that it was given up."""
     always = property(lambda self: True, lambda self, value: None)
@@ -310,4 +319,7 @@ CLUSTER_MUTANTS: dict[str, Mutant] = {
         takes_stores_over_without_claiming_partitions, (TWO_OWNERS,)
     ),
     "sweeps stores that it has given up": Mutant(sweeps_stores_that_it_has_given_up, (LOST,), seed=930),
+    "sweeps while an entity is created": Mutant(
+        sweeps_while_an_entity_is_created, (STUCK, UNEXPECTED), seed=983016
+    ),
 }

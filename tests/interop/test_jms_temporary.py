@@ -64,6 +64,15 @@ async def test_a_temporary_node_ends_with_its_connection(premium: Premium, kind:
     await gone(premium, address)
 
 
+async def test_a_connection_is_closed_when_its_temporary_nodes_are_gone(premium: Premium) -> None:
+    """Whoever sends there next is refused, at any broker."""
+    jms = await JmsClient.connect(premium.endpoint)
+    addresses = [address_of(await jms.temporary()) for _ in range(10)]
+    assert set(addresses) <= {*await there(premium)}
+    await jms.client.close()
+    assert not {*addresses} & {*await there(premium)}
+
+
 async def test_a_client_that_does_not_wait_leaves_nothing_behind(premium: Premium) -> None:
     before = await there(premium)
     jms = await JmsClient.connect(premium.endpoint)

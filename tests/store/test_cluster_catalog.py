@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
@@ -11,7 +12,7 @@ from bendybus.errors import SchemaTooNew, StoreError, StoreUnavailable
 from bendybus.names import EntityPath, Instant
 from bendybus.store.catalog import EntityRecord
 from bendybus.store.postgres.address import parse_address
-from bendybus.store.postgres.catalog import CATALOG_SCHEMA, PostgresCatalog
+from bendybus.store.postgres.catalog import CATALOG_SCHEMA, QUERIES, PostgresCatalog
 from bendybus.store.postgres.roster import PostgresRoster
 from bendybus.store.postgres.store import PostgresStore
 from bendybus.store.roster import BrokerRow, ClusterCertificate, ClusterSecrets, Lead
@@ -89,6 +90,38 @@ def test_a_broker_that_was_replaced_changes_nothing(
     catalog.describe_namespace({"tier": "basic"})
     assert former.read() == (2, [ORDERS])
     assert former.namespace() == {"tier": "basic"}
+
+
+@pytest.mark.row("N-03")
+def test_only_the_broker_that_leads_has_that_confirmed(
+    open_catalog: Callable[..., PostgresCatalog], roster: PostgresRoster
+) -> None:
+    former, catalog = open_catalog(), open_catalog()
+    with pytest.raises(StoreUnavailable, match="leads now"):
+        former.confirm_lead()
+    former.term = roster.lead("a", "a-1", after=0)
+    former.confirm_lead()
+    assert former.read()[0] == 0, "it is no change"
+    catalog.term = roster.lead("b", "b-1", after=1)
+    catalog.confirm_lead()
+    with pytest.raises(StoreUnavailable, match="leads now"):
+        former.confirm_lead()
+
+
+def test_the_lead_is_confirmed_after_a_change_that_is_still_under_way(
+    url: str, open_catalog: Callable[..., PostgresCatalog], roster: PostgresRoster
+) -> None:
+    catalog = open_catalog()
+    catalog.term = roster.lead("a", "a-1", after=0)
+    # A connection that the broker has lost, and whose last statement the database has not finished.
+    with psycopg.connect(url) as lost, ThreadPoolExecutor(1) as pool:
+        lost.execute("SET search_path TO bendybus_cluster")
+        lost.execute(QUERIES["begin_change"], (catalog.term,))
+        confirming = pool.submit(catalog.confirm_lead)
+        with pytest.raises(TimeoutError):
+            confirming.result(0.3)
+        lost.commit()
+        confirming.result(10)
 
 
 def test_of_two_that_want_to_lead_one_does(roster: PostgresRoster) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -31,6 +31,7 @@ from bendybus.cluster.items import Call
 from bendybus.cluster.link import PeerLink
 from bendybus.cluster.linked_entities import LinkedEntityCalls
 from bendybus.cluster.serving import Calls
+from bendybus.cluster.sweeping import Leftovers
 from bendybus.domain.access import rules_from_record
 from bendybus.domain.entities import normalise_path
 from bendybus.domain.filters import rule_from_record
@@ -39,6 +40,7 @@ from bendybus.domain.session_commands import SessionLock
 from bendybus.errors import ArgumentError, EntityNotFound, NotSupported, PartitionMoved, StoreUnavailable
 from bendybus.names import EntityPath, PartitionNumber
 from bendybus.store.catalog import Description, EntityRecord
+from bendybus.store.protocol import PartitionKey
 
 __all__ = ["Following", "FollowedCatalog"]
 
@@ -122,6 +124,7 @@ class Following:
         self._cluster = cluster
         self._made: dict[EntityPath, PartitionClaims] = {}
         """Partitions that were created here for entities that the catalog does not list yet."""
+        self.leftovers = Leftovers(broker.entities, self._forget_claims)
         self.namespace_changed: Callable[[], None] = _nothing
         """Called when the settings of the namespace have changed."""
 
@@ -150,6 +153,7 @@ class Following:
             "change-rules": self._change_rules,
             "change-rules-together": self._change_rules_together,
             **LinkedEntityCalls(self._broker, self._cluster).calls(),
+            **self.leftovers.calls(),
             **{name: partial(self._obey, order) for name, order in orders.items()},
         }
 
@@ -271,6 +275,17 @@ class Following:
             if store not in self._entities.elsewhere.store_names:
                 self._entities.stores[store].recovery.given_up.discard((path, number))
         return claims
+
+    def _forget_claims(self, store: str, keys: Container[PartitionKey]) -> None:
+        """These partitions belonged to no entity, and were removed."""
+        for path, claims in list(self._made.items()):
+            for place, (key, _) in list(claims.items()):
+                if place[0] == store and key in keys:
+                    del claims[place]
+                    if store not in self._entities.elsewhere.store_names:
+                        self._entities.stores[store].recovery.given_up.discard(place[1:])
+            if not claims:
+                del self._made[path]
 
     async def _make_partitions(self, frame: Frame, body: Raw) -> None:
         record, stores = frame.decoded(tuple[EntityRecord, list[str]], body)

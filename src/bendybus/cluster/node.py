@@ -35,6 +35,7 @@ from bendybus.cluster.membership import (
     without_outage,
 )
 from bendybus.cluster.ownership import Ownership
+from bendybus.cluster.sweeping import Sweep
 from bendybus.errors import BrokerError, ConfigError, InvalidOperation, StoreError, StoreUnavailable
 from bendybus.store.catalog import SharedCatalog
 from bendybus.store.roster import BrokerRow, Roster, RosterView
@@ -81,6 +82,7 @@ class Node:
         self._revision = -1
         self._following: Following | None = None
         self._ownership: Ownership | None = None
+        self.sweep: Sweep | None = None
         # Not one of the threads that everything else shares: a heartbeat must not wait for those.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="heartbeat")
         self._tasks: list[asyncio.Task[None]] = []
@@ -115,6 +117,7 @@ class Node:
     async def serve(self, following: Following, ownership: Ownership) -> None:
         """Take part from now on. Returns after the first round; `run` is called next."""
         self._following, self._ownership = following, ownership
+        self.sweep = Sweep(self._cluster, following.changing, following.leftovers, self._catalog)
         self._row = replace(self._row, state=SERVING)
         await self.round()
 
@@ -182,6 +185,8 @@ class Node:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self.sweep is not None:
+            await self.sweep.stop()
         view = await self._say(LEAVING)
         if self._ownership is not None:
             await self._ownership.stop({} if view is None else self._wanted(view))
@@ -274,6 +279,8 @@ class Node:
         if not self._cluster.has_catalog and view.lead.revision != self._revision:
             async with self._following_entities():
                 await self.compare()
+        if self.sweep is not None:
+            self.sweep.consider()
 
     async def _tell_unreached(self) -> None:
         """So that others own what this broker does not reach."""

@@ -40,6 +40,7 @@ from bendybus.errors import BrokerError, ProtocolError
 from bendybus.gateway.attachments import InboundNode, OutboundNode
 from bendybus.gateway.client_identity import ClientIdentity
 from bendybus.gateway.holdings import Holdings
+from bendybus.gateway.holds import when_ended
 from bendybus.gateway.joined_outcomes import JoinedOutcomes
 from bendybus.gateway.links import Links
 from bendybus.gateway.probation import Probation
@@ -98,6 +99,8 @@ class AmqpConnection(asyncio.Protocol):
         self._opened = False
         self._flushing = False
         self._hung_up_at: float | None = None
+        self._answering: asyncio.Task[None] | None = None
+        """The client has closed the connection, and is answered soon."""
         self._unwritten_bytes = 0
 
     # -- the transport's side -----------------------------------------------------
@@ -135,6 +138,8 @@ class AmqpConnection(asyncio.Protocol):
     def tick(self) -> None:
         """About once a second: heartbeats, silent peers, expired tokens."""
         at = self._loop.time()
+        if self._answering is not None:
+            return
         if self._hung_up_at is not None:
             if at - self._hung_up_at > CLOSE_GRACE_S and self._transport is not None:
                 self._transport.abort()
@@ -321,7 +326,8 @@ class AmqpConnection(asyncio.Protocol):
                 logger.info("connection from %s failed: %s", self.peer, error.description)
                 self._hang_up()
             case ConnectionClosed():
-                self._hang_up()
+                # The answer waits for the end of entities that end with the connection.
+                self._answering = when_ended(self._let_go(), self._hang_up)
 
     # -- the end ------------------------------------------------------------------
 
@@ -332,6 +338,8 @@ class AmqpConnection(asyncio.Protocol):
 
     def _flush(self) -> None:
         self._flushing = False
+        if self._answering is not None:
+            return
         self.ready_sessions.deliver()
         payload_bytes, self._unwritten_bytes = self._unwritten_bytes, 0
         pieces = self._engine.pieces_to_send()
@@ -345,16 +353,19 @@ class AmqpConnection(asyncio.Protocol):
                 self.holdings.account()
 
     def _hang_up(self) -> None:
+        self._answering = None
         self._flush()
         self._let_go()
         self._hung_up_at = self._loop.time()
         if self._transport is not None:
             self._transport.close()
 
-    def _let_go(self) -> None:
+    def _let_go(self) -> list[asyncio.Task[BrokerError | None]]:
+        """Returns what a client that has closed the connection waits for."""
         self._unread.clear()
         self._unhandled.clear()
-        self.links.close()
+        endings = self.links.close()
         for task in tuple(self._tasks):
             task.cancel()
         self.holdings.leave()
+        return endings

@@ -6,15 +6,19 @@ The broker does the work that follows the end of the link, so that it continues 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from bendybus.broker.broker import Broker
 from bendybus.broker.topic import SendTarget, Subscription
 from bendybus.engine.link import Link
 from bendybus.errors import BrokerError
 
-__all__ = ["Hold"]
+__all__ = ["Hold", "when_ended"]
+
+# A client that closes its connection is answered after this time, even if its temporary entities still exist.
+ENDINGS_TIMEOUT_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,3 +49,18 @@ class Hold:
             subscription.holders.discard(self.link)
             return refusal
         return None
+
+
+def when_ended(
+    endings: Sequence[asyncio.Task[BrokerError | None]], then: Callable[[], None]
+) -> asyncio.Task[None] | None:
+    """Call `then` when all of these have ended: at once if there are none, otherwise in the task returned."""
+
+    async def wait() -> None:
+        await asyncio.wait(endings, timeout=ENDINGS_TIMEOUT_S)
+        then()
+
+    if endings:
+        return asyncio.get_running_loop().create_task(wait())
+    then()
+    return None

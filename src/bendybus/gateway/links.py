@@ -128,12 +128,12 @@ class Links:
             if isinstance(attachment.node, Receiver) and attachment.entity is not None:
                 attachment.node.tick(attachment.entity.now())
 
-    def close(self) -> None:
-        """The connection is gone, and every link with it."""
+    def close(self) -> list[asyncio.Task[BrokerError | None]]:
+        """The connection is gone, and every link with it. Returns the ends of entities that end with them."""
         attachments = list(self.attachments.values())
         self.attachments.clear()
-        for attachment in attachments:
-            _let_go(attachment)
+        endings = [_let_go(attachment) for attachment in attachments]
+        return [ending for ending in endings if ending is not None]
 
     def _end(self, link: Link, attachment: Attachment, reason: BrokerError) -> None:
         self.attachments.pop(link)
@@ -165,8 +165,7 @@ class Links:
         return choose_replier(repliers, session, reply_to)
 
 
-def _let_go(attachment: Attachment) -> None:
+def _let_go(attachment: Attachment) -> asyncio.Task[BrokerError | None] | None:
     """The link has ended without a detach of the client."""
     attachment.node.close()
-    if attachment.hold is not None:
-        attachment.hold.end(closed=False)
+    return None if attachment.hold is None else attachment.hold.end(closed=False)

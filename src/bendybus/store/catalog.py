@@ -83,3 +83,7 @@ class SharedCatalog(Catalog, Protocol):
 
     def read(self) -> tuple[int, list[EntityRecord]]:
         """The whole catalog as of one moment: how often it was changed, and all entities."""
+
+    def confirm_lead(self) -> None:
+        """`StoreUnavailable` if another broker leads. Returns when all changes that this broker or an earlier
+        leader has begun, even over a connection that was lost since, have happened or failed."""

@@ -153,7 +153,7 @@ class _Last:
 
     def anything_to_take(self) -> bool:
         ledger = self._ledger
-        spots = (spot for letter in ledger.letters.values() for spot in ledger.to_be_had(letter))
+        spots = (spot for letter in ledger.letters.values() for spot in letter.spots.values())
         return any(spot.subqueue is not SubQueue.COMPLETED for spot in spots)
 
     async def take_everything(self) -> None:

@@ -7,10 +7,10 @@ message after another one has settled it, and cannot settle it itself. Nothing o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
-from bendybus.store.protocol import PartitionKey
-from faults.simulation.ledger import Ledger
+from bendybus.store.protocol import PartitionRecord
+from faults.simulation.ledger import Invariant, Ledger
 from faults.simulation.plan import Plan
 from faults.simulation.states import SessionStates
 from faults.simulation.world import World
@@ -63,18 +63,18 @@ class ClusterLedger(Ledger):
         left_s = (until_ms - self.world.wall_ms) / 1000
         return min(now - lock_s + left_s, now)
 
-    def delete(
-        self, partitions: Iterable[tuple[str, PartitionKey]], asked_at: float, *, answered: bool
-    ) -> None:
-        """The catalog does not list an entity any more that had these partitions. `answered`: whether the
-        broker has said that all is done.
+    def delete(self, left: Sequence[PartitionRecord], asked_at: float, *, answered: bool) -> None:
+        """The catalog does not list an entity any more, and the stores have these partitions of it.
+        `answered`: whether the broker has said that all is done.
 
-        The owner of each store removes them after that. If it is killed before, or the store fails, they
-        stay: a broker that takes a store over removes nothing, since the leader may be creating an entity
-        (cluster/DESIGN.md, "No sweep at a take-over"). If nothing went wrong, none may be left.
+        The owner of each store removes them before that. If it is killed, or the store fails, they stay until
+        the leader sweeps (cluster/sweeping.py). If nothing went wrong, none may be left.
         """
-        if not answered or self._fault_since(asked_at):
-            self.left_behind |= dict.fromkeys(partitions)
+        if answered and not self._fault_since(asked_at):
+            for record in left:
+                self.violate(
+                    Invariant.STUCK, f"partition {record.number} of '{record.entity}', which was deleted"
+                )
 
     def lose_connection(self) -> None:
         """Two brokers are not connected any more: sessions that one of them holds at the other end."""

@@ -13,7 +13,10 @@ import logging
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from unittest.mock import patch
 
+from bendybus.broker.placing import placed_in, unplaced
+from bendybus.cluster import sweeping
 from faults.simulation.brokers import START_AGAIN_S, Brokers, ClusterBroker, Machines
 from faults.simulation.cluster_ledger import ClusterLedger, ClusterSessionStates
 from faults.simulation.cluster_network import CLIENTS, ClusterNetwork
@@ -40,6 +43,9 @@ STOP_WITHIN_S = 30.0
 # When nothing goes wrong any more, all partitions are reached from everywhere after so long: a stall takes up
 # to two minutes, and a store that failed several times is left alone for half a minute.
 WHOLE_WITHIN_S = 200.0
+
+# Sweeps meet everything else only if there are many of them.
+SWEEPS = {"SETTLED_AFTER_S": 0.2, "AGAIN_AFTER_S": 1.0, "EVERY_S": 1.0}
 
 
 class ClusterSimulation(Play):
@@ -84,13 +90,9 @@ class ClusterSimulation(Play):
         return self.server.endpoint(dice.choice(up or self.server.all))
 
     def deleted(self, entity: str, asked_at: float, *, answered: bool) -> None:
-        partitions = [
-            (store.name, record.key)
-            for store in self.stores
-            for record in store.partitions()
-            if record.entity == entity
-        ]
-        self.ledger.delete(partitions, asked_at, answered=answered)
+        partitions = [record for store in self.stores for record in store.partitions()]
+        left = [record for record in partitions if record.entity == entity]
+        self.ledger.delete(left, asked_at, answered=answered)
 
     def faults(self) -> dict[str, int]:
         all_brokers, disks = self.server.all, [each.disk for each in self.server.all]
@@ -155,6 +157,23 @@ class ClusterSimulation(Play):
                 raise AssertionError(f"{last.name} does not own everything alone: {last.missing()}")
             await asyncio.sleep(0.1)
         self._compare(last, everything=True)
+        await self._swept(ends_at)
+
+    async def _swept(self, ends_at: float) -> None:
+        """The leader has removed the partitions that belong to no entity (cluster/sweeping.py)."""
+        while True:
+            placed = placed_in(self.catalog.entities())
+            left = [
+                f"partition {record.number} of '{record.entity}' in {store.name}"
+                for store in self.stores
+                for record in unplaced(store.partitions(), placed.get(store.name, set()))
+            ]
+            if not left:
+                return
+            if self.world.now > ends_at:
+                self.ledger.violate(Invariant.STUCK, f"belongs to no entity: {'; '.join(left)}")
+                return
+            await asyncio.sleep(0.5)
 
     # -- faults -----------------------------------------------------------------------
 
@@ -308,5 +327,5 @@ def simulate_cluster(seed: int, brokers: int, *, tell: Callable[[str], None] | N
     """Play this seed with so many brokers; the same seed gives the same outcome, to the last byte."""
     with undisturbed():
         simulation = ClusterSimulation(seed, brokers, tell=tell)
-        with _overheard(simulation.complain):
+        with _overheard(simulation.complain), patch.multiple(sweeping, **SWEEPS):
             return simulation.run()

@@ -335,6 +335,13 @@ class CatalogAccess(_Access):
         )
         return revision, records
 
+    def confirm_lead(self) -> None:
+        def confirm() -> None:
+            if self.term != self._database.leader.term:
+                raise StoreUnavailable("Another broker of the cluster leads now.")
+
+        self._ask(confirm)
+
     def namespace(self) -> Description:
         return dict(self._namespace)
 

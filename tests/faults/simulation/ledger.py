@@ -189,8 +189,6 @@ class Ledger:
         """Deliveries of settled messages that a fault explains."""
         self.jumped_at = -1.0
         """When somebody set the clock."""
-        self.left_behind: dict[tuple[str, PartitionKey], None] = {}
-        """Store and partition: an entity had them that was deleted, and nobody can receive from them."""
         self._plan = plan
         self._ids: dict[tuple[str, int], str] = {}
         self._lanes: dict[tuple[str, str], Lane] = {
@@ -555,14 +553,10 @@ class Ledger:
 
     # -- the end -------------------------------------------------------------------------
 
-    def to_be_had(self, letter: Letter) -> list[Spot]:
-        """Where it is, but for partitions that were left behind."""
-        return [spot for place, spot in letter.spots.items() if place[:2] not in self.left_behind]
-
     def close(self) -> None:
         """Everything has been received that can be: nothing may be left."""
         for letter in self.letters.values():
-            for spot in self.to_be_had(letter):
+            for spot in letter.spots.values():
                 self.violate(Invariant.STUCK, f"{letter}: {spot}")
 
 

@@ -139,6 +139,11 @@ class PostgresCatalog:
             for path, kind, description, count, placement, *rest in rows
         ]
 
+    def confirm_lead(self) -> None:
+        with self._turn, self._line.use() as connection:
+            if connection.execute(QUERIES["confirm_lead"], (self.term,)).fetchone() is None:
+                raise StoreUnavailable("Another broker of the cluster leads now.")
+
     def namespace(self) -> Description:
         """As it was last read: the loop asks for it, and must not wait for a database."""
         return dict(self._namespace)

@@ -55,6 +55,10 @@ SELECT revision FROM leader;
 -- First in every change: only the broker that leads makes one, and what it does is counted.
 UPDATE leader SET revision = revision + 1 WHERE term = %s RETURNING revision;
 
+-- name: confirm_lead
+-- Changes lock this row first (`begin_change`), so this waits for one that is still under way.
+SELECT 1 FROM leader WHERE term = %s FOR UPDATE;
+
 -- name: add
 -- Nothing happens if the name is taken; the caller sees that by the row count.
 INSERT INTO entity (kind, description, partition_count, placement, created_at, updated_at, generation, path, name)
