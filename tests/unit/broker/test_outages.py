@@ -230,10 +230,10 @@ async def test_a_damaged_partition_leaves_the_others_of_its_store_alone(monkeypa
         damaged = gated.queue.hosts[0].key
         real = gated.store.load
 
-        def load(key):
+        def load(key, between_pages):
             if key == damaged:
                 raise StoreCorrupted("garbled")
-            return real(key)
+            return real(key, between_pages)
 
         monkeypatch.setattr(gated.store, "load", load)
         gated.store.outage = AWAY
