@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from bendybus.amqp.conditions import INVALID_FIELD, NOT_ALLOWED, TRANSFER_LIMIT_EXCEEDED
@@ -91,6 +93,28 @@ def test_an_empty_terminus_is_answered_with_one_that_has_an_address(peer: RawPee
     assert isinstance(answer, Attach)
     assert answer.source == Source(address="cbs")
     assert answer.target == Target(address="cbs")
+
+
+def test_a_terminus_that_gets_an_address_keeps_its_other_fields(peer: RawPeer) -> None:
+    target = Target(
+        durable=1, expiry_policy="never", timeout=7, dynamic=False, dynamic_node_properties={"a": 1},
+        capabilities=["queue"],
+    )  # fmt: skip
+    asked(peer, name="named", target=target).accept()
+    (answer,) = peer.answers()
+    assert isinstance(answer, Attach)
+    assert answer.target == replace(target, address="named")
+
+
+def test_a_new_link_gets_the_lowest_handle_that_is_free(peer: RawPeer) -> None:
+    links = [asked(peer, name=f"link-{number}", handle=number) for number in range(4)]
+    for link in links:
+        link.accept()
+    assert [link.handle for link in links] == [0, 1, 2, 3]
+    for number in (2, 0):
+        peer.send(0, Detach(handle=number, closed=True))
+    again = [asked(peer, name=f"again-{number}", handle=10 + number).handle for number in range(3)]
+    assert again == [0, 2, 4]
 
 
 def test_null_termini_are_answered_with_addresses_too(peer: RawPeer) -> None:

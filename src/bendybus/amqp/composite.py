@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final, cast
 from uuid import UUID
 
@@ -19,7 +20,10 @@ from bendybus.amqp.encoder import (
     LIST,
     Encoder,
     encode_into,
+    encode_string_into,
+    encode_symbol_into,
     encode_symbol_keys_into,
+    encode_uint_into,
     register_encoder,
     wrap_into,
 )
@@ -69,6 +73,8 @@ class Composite:
     fields: tuple[str, ...]
     types: tuple[WireType, ...]
     mandatory: frozenset[str]
+    values_of: Callable[[object], tuple[object, ...]]
+    """The fields of an instance, in order."""
 
 
 _BY_CODE: Final[dict[int, Composite]] = {}
@@ -81,9 +87,15 @@ def register(kind: type[object], code: int, name: str, *types: WireType) -> None
     fields = dataclasses.fields(kind)  # type: ignore[arg-type]  # each caller's class is a dataclass
     assert len(fields) == len(types), f"{kind.__name__} has {len(fields)} fields, not {len(types)}"
     mandatory = frozenset(field.name for field in fields if field.default is dataclasses.MISSING)
-    composite = Composite(kind, code, name, tuple(field.name for field in fields), types, mandatory)
+    names = tuple(field.name for field in fields)
+    composite = Composite(kind, code, name, names, types, mandatory, _getter(names))
     _BY_CODE[code] = _BY_NAME[name] = _BY_KIND[kind] = composite
     register_encoder(kind, encode_composite_into)
+
+
+def _getter(names: tuple[str, ...]) -> Callable[[object], tuple[object, ...]]:
+    # For several names, one call that loops in C. For fewer, `attrgetter` returns no tuple.
+    return attrgetter(*names) if len(names) > 1 else lambda value: tuple(getattr(value, n) for n in names)
 
 
 # -- reading ------------------------------------------------------------------------------
@@ -177,10 +189,13 @@ def encode_composite_into(out: bytearray, value: object, *, trim: bool = False) 
     composite = _BY_KIND[type(value)]
     items = bytearray()
     set_count = set_size = 0
-    for count, (name, wire_type) in enumerate(zip(composite.fields, composite.types, strict=True), 1):
-        field = getattr(value, name)
+    for count, field in enumerate(composite.values_of(value), 1):
+        if field is None:
+            items.append(0x40)
+            continue
+        wire_type = composite.types[count - 1]
         # An empty list of symbols means the same as null, and more clients can read null.
-        if field is None or (wire_type is SYMBOLS and not field):
+        if wire_type is SYMBOLS and not field:
             items.append(0x40)
         else:
             wire_type.write(items, field)
@@ -213,7 +228,11 @@ def _unsigned(name: str, kind: type[int], maximum: int) -> WireType:
         return int(value)
 
     def write(out: bytearray, value: object) -> None:
-        encode_into(out, kind(cast(int, value)))
+        number = cast(int, value)
+        if kind is UInt and 0 <= number <= maximum:
+            encode_uint_into(out, number)
+        else:
+            encode_into(out, kind(number))
 
     return WireType(name, check, write)
 
@@ -222,6 +241,13 @@ def _check_boolean(value: object) -> object:
     if type(value) is not bool:
         raise _expected("boolean", value)
     return value
+
+
+def _write_boolean(out: bytearray, value: object) -> None:
+    if type(value) is bool:
+        out.append(0x41 if value else 0x42)
+    else:
+        encode_into(out, value)
 
 
 def _check_binary(value: object) -> object:
@@ -237,7 +263,7 @@ def _check_string(value: object) -> object:
 
 
 def _write_string(out: bytearray, value: object) -> None:
-    encode_into(out, str(cast(str, value)))
+    encode_string_into(out, value)
 
 
 def _check_symbol(value: object) -> object:
@@ -247,7 +273,7 @@ def _check_symbol(value: object) -> object:
 
 
 def _write_symbol(out: bytearray, value: object) -> None:
-    encode_into(out, Symbol(cast(str, value)))
+    encode_symbol_into(out, value)
 
 
 def _check_symbols(value: object) -> object:
@@ -317,7 +343,7 @@ UBYTE: Final = _unsigned("ubyte", UByte, 0xFF)
 USHORT: Final = _unsigned("ushort", UShort, 0xFFFF)
 UINT: Final = _unsigned("uint", UInt, 0xFFFFFFFF)
 ULONG: Final = _unsigned("ulong", ULong, 0xFFFFFFFFFFFFFFFF)
-BOOLEAN: Final = WireType("boolean", _check_boolean, encode_into)
+BOOLEAN: Final = WireType("boolean", _check_boolean, _write_boolean)
 BINARY: Final = WireType("binary", _check_binary, encode_into)
 STRING: Final = WireType("string", _check_string, _write_string)
 SYMBOL: Final = WireType("symbol", _check_symbol, _write_symbol)

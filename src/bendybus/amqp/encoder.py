@@ -36,6 +36,8 @@ __all__ = [
     "encode",
     "encode_into",
     "encode_list_into",
+    "encode_string_into",
+    "encode_symbol_into",
     "encode_symbol_keys_into",
     "encode_uint_into",
     "register_encoder",
@@ -180,11 +182,11 @@ def _encode_binary(out: bytearray, value: object) -> None:
     _variable_into(out, cast(bytes, value), 0xA0)
 
 
-def _encode_string(out: bytearray, value: object) -> None:
+def encode_string_into(out: bytearray, value: object) -> None:
     _variable_into(out, cast(str, value).encode(), 0xA1)
 
 
-def _encode_symbol(out: bytearray, value: object) -> None:
+def encode_symbol_into(out: bytearray, value: object) -> None:
     _variable_into(out, cast(str, value).encode("ascii"), 0xA3)
 
 
@@ -231,7 +233,7 @@ def encode_symbol_keys_into(out: bytearray, entries: Mapping[str, object]) -> No
         # Keys are symbols [AMQP 2.8.13, 3.2.10], but clients also send strings, which
         # may contain what a symbol cannot. Such keys stay strings.
         if isinstance(key, str) and key.isascii():
-            _encode_symbol(items, key)
+            encode_symbol_into(items, key)
         else:
             encode_into(items, key)
         encode_into(items, entry)
@@ -339,8 +341,8 @@ _ENCODERS: Final[dict[type[object], Encoder]] = {
     bytes: _encode_binary,
     bytearray: _encode_binary,
     memoryview: _encode_binary,
-    str: _encode_string,
-    Symbol: _encode_symbol,
+    str: encode_string_into,
+    Symbol: encode_symbol_into,
     list: _encode_list,
     tuple: _encode_list,
     dict: _encode_map,
@@ -377,8 +379,8 @@ _ARRAY_FIXED: Final[dict[type[object], tuple[int, Encoder]]] = {
 # By the constructor of the short form. The long form is used if one element needs it.
 _ARRAY_VARIABLE: Final[dict[type[object], tuple[int, Encoder]]] = {
     bytes: (0xA0, _encode_binary),
-    str: (0xA1, _encode_string),
-    Symbol: (0xA3, _encode_symbol),
+    str: (0xA1, encode_string_into),
+    Symbol: (0xA3, encode_symbol_into),
     list: (LIST[0], _encode_list),
     dict: (MAP[0], _encode_map),
     Array: (ARRAY[0], _encode_array),

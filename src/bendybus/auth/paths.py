@@ -9,6 +9,8 @@ Rules, tokens and claims all compare through this module and no other way.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
+from typing import Final
 from urllib.parse import unquote
 
 from bendybus.errors import Unauthorized
@@ -18,6 +20,9 @@ __all__ = ["ancestry", "covers", "entity_path", "resource_path"]
 # Entity paths stop at 260 characters; `/Subscriptions/`, `/$Transfer/$DeadLetterQueue` and
 # percent-encoding come on top. Longer ones are no entity's.
 PATH_LENGTH_MAX = 2048
+
+# A link's path is looked at when it is attached and once a second. This many take two megabytes at most.
+PATHS_KEPT: Final = 1024
 
 
 def resource_path(uri: str) -> str:
@@ -32,6 +37,7 @@ def resource_path(uri: str) -> str:
     return entity_path(path)
 
 
+@lru_cache(maxsize=PATHS_KEPT)
 def entity_path(path: str) -> str:
     """A path inside the namespace in comparable form; refuses what could mean another place.
 

@@ -183,6 +183,22 @@ class Queue(Entity[ReceivingPort, PartitionHost, QueueDescription]):
         for offset in range(count):
             yield self.hosts[(first + offset) % count]
 
+    def offering(self) -> Iterator[ReceivingPort]:
+        """`in_turn`, without the partitions here that have no free session."""
+        stocked = self._stocked[SubQueue.MAIN]
+        if not stocked and not self.suppliers:
+            return
+        for host in self.in_turn():
+            if host in stocked:
+                if host.available(SubQueue.MAIN):
+                    yield host
+                    continue
+                if not self.suppliers:
+                    stocked.pop(host, None)
+            if self.suppliers:
+                # Another broker learns from the question that a session is wanted.
+                yield host
+
     def stock(self, host: ReceivingPort, subqueue: SubQueue) -> None:
         """The partition may have something for a receiver."""
         self._stocked[subqueue][host] = None

@@ -54,7 +54,7 @@ def lock_end_changed(message: Message, until: Instant) -> None:
 
 
 def lock_resumed(message: Message, token: LockToken, until: Instant) -> None:
-    """The message is locked under a token that another broker has made."""
+    """The message is locked under this token, which another broker may have made."""
     message.lock_token = token
     message.locked_until = until
 

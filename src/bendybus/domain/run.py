@@ -114,6 +114,8 @@ class Run:
 
     def fitting_size(self, count: int, size_max: int) -> tuple[int, int]:
         """`fitting`, and the size of those messages."""
+        if count > 0 and len(self._slots) - self._head == 1:
+            return 1, self._slots[self._head].size
         sizes = [message.size for message in self._slots[self._head : self._head + max(0, count)]]
         size = sum(sizes)
         if size <= size_max or not sizes:

@@ -202,9 +202,22 @@ class SessionLocks:
 
     # -- messages ------------------------------------------------------------------
 
-    def grant(self, session: Session, messages: Sequence[Message], entropy: bytes) -> None:
-        """Lock each message under a new token, for as long as the session is locked."""
+    def grant(self, session: Session, messages: Sequence[Message], entropy: bytes, start: int = 0) -> None:
+        """Lock each message under a new token, for as long as the session is locked.
+
+        `start`: where in `entropy` its part for these messages begins.
+        """
         assert session.locked_messages is not None, "only a holder is given messages"
+        if len(messages) == 1:
+            # Often a thousand sessions have one message each.
+            assert len(entropy) >= start + ENTROPY_PER_LOCK, "too little entropy for this lock"
+            token = LockToken(self._prefix + entropy[start : start + ENTROPY_PER_LOCK])
+            lock_resumed(messages[0], token, session.locked_until)
+            session.locked_messages[token] = messages[0]
+            self._by_token[token] = session
+            return
+        if start:
+            entropy = entropy[start:]
         tokens = lock_granted(messages, self._prefix, entropy, session.locked_until)
         session.locked_messages.update(zip(tokens, messages, strict=True))
         self._by_token.update(dict.fromkeys(tokens, session))

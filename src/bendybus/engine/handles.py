@@ -7,6 +7,7 @@ connection may have. What happens on a link: link.py.
 
 from __future__ import annotations
 
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from bendybus.amqp.conditions import (
@@ -35,12 +36,14 @@ HANDLE_MAX_DEFAULT: Final = 0xFFFFFFFF
 class Handles:
     """The links of one session."""
 
-    __slots__ = ("_by_handle", "_by_name", "_session", "by_remote_handle", "remote_handle_max")
+    __slots__ = ("_by_handle", "_by_name", "_free", "_session", "by_remote_handle", "remote_handle_max")
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._by_name: dict[tuple[str, bool], Link] = {}
         self._by_handle: dict[int, Link] = {}
+        self._free: list[int] = []
+        """Free handles below the highest one in use, as a heap: the lowest is used first."""
         # Looked up for every transfer.
         self.by_remote_handle: dict[int, Link] = {}
         self.remote_handle_max = HANDLE_MAX_DEFAULT
@@ -100,8 +103,7 @@ class Handles:
                 f"link '{name}' would be one more than the {links_max} that this connection may have now",
                 scope="session",
             )
-        taken = self._by_handle
-        handle = next(number for number in range(len(taken) + 1) if number not in taken)
+        handle = self._free[0] if self._free else len(self._by_handle)
         if handle > self.remote_handle_max:
             raise ProtocolError(
                 RESOURCE_LIMIT_EXCEEDED,
@@ -110,6 +112,8 @@ class Handles:
             )
         session = self._session
         link = SendingLink(session, name, handle) if role is SENDER else ReceivingLink(session, name, handle)
+        if self._free:
+            heappop(self._free)
         self._by_handle[handle] = link
         connection.link_count += 1
         self._by_name[name, role] = link
@@ -120,6 +124,7 @@ class Handles:
         if link.remote_handle is not None:
             self.by_remote_handle.pop(link.remote_handle, None)
         del self._by_handle[link.handle]
+        heappush(self._free, link.handle)
         self._session.connection.link_count -= 1
         if self._by_name.get((link.name, link.role)) is link:
             del self._by_name[link.name, link.role]

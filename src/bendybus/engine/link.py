@@ -269,5 +269,14 @@ class Link:
         if self.target is None:
             return Target(address=self.name)
         if isinstance(self.target, Target) and self.target.address is None:
-            return replace(self.target, address=self.name)
+            target = self.target
+            return Target(
+                self.name,
+                target.durable,
+                target.expiry_policy,
+                target.timeout,
+                target.dynamic,
+                target.dynamic_node_properties,
+                target.capabilities,
+            )
         return self.target

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from bendybus import audit
 from bendybus.auth.claims import Claims
+from bendybus.auth.rights import Right
 from bendybus.broker.clock import now
 from bendybus.broker.entity import Entity
 from bendybus.engine.link import Link
@@ -119,10 +120,15 @@ class Links:
 
     def tick(self, claims: Claims) -> None:
         """Close the links whose token has expired; let receivers release what they have kept too long."""
+        at = now()
+        allowed: set[tuple[str, Right]] = set()
         for link, attachment in list(self.attachments.items()):
-            if attachment.right is not None:
+            needed = attachment.resource, attachment.right
+            # A client may have a thousand links to one queue.
+            if needed[1] is not None and needed not in allowed:
                 try:
-                    claims.require(attachment.resource, attachment.right, now())
+                    claims.require(needed[0], needed[1], at)
+                    allowed.add((needed[0], needed[1]))
                 except Unauthorized as ended:
                     self._end(link, attachment, ended)
             if isinstance(attachment.node, Receiver) and attachment.entity is not None:

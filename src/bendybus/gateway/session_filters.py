@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from bendybus.amqp.performatives import Source
@@ -80,7 +80,19 @@ def answer_source(source: object, lock: SessionLock) -> Source:
     asked = _filters(source).get(name)
     if isinstance(asked, Described):
         value = Described(asked.descriptor, value)
-    return replace(source, filter={Symbol(name): value})
+    return Source(
+        source.address,
+        source.durable,
+        source.expiry_policy,
+        source.timeout,
+        source.dynamic,
+        source.dynamic_node_properties,
+        source.distribution_mode,
+        {Symbol(name): value},
+        source.default_outcome,
+        source.outcomes,
+        source.capabilities,
+    )
 
 
 def _handover_name(filters: Mapping[str, object]) -> str | None:

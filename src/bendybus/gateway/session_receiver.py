@@ -70,12 +70,13 @@ class SessionReceiver(Receiver):
 
     def accept(self) -> None:
         """Ask for the session. The client is answered when it is locked, or cannot be."""
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(_timeout_s(self._link.properties), self._time_out)
         wanted = self._wanted_session
         if wanted.session_id is None:
             self._look()
+            if self._session is None:
+                self._begin_timer()
             return
+        self._begin_timer()
         host = self._queue.host_for(self._queue.session_key(wanted.session_id))
         entropy = urandom(ENTROPY_PER_LOCK)
         host.submit(
@@ -83,8 +84,12 @@ class SessionReceiver(Receiver):
             partial(self._accept_answered, host),
         )
 
+    def _begin_timer(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(_timeout_s(self._link.properties), self._time_out)
+
     def _look(self) -> None:
-        for host in self._queue.in_turn():
+        for host in self._queue.offering():
             accepted = host.accept_next_session(exclusive=self._wanted_session.exclusive)
             if accepted is not None:
                 self._begin(host, accepted)

@@ -13,7 +13,8 @@ from bendybus.broker.broker import Broker
 from bendybus.broker.lifecycle import Availability
 from bendybus.domain.commands import Abandon, Enqueue
 from bendybus.domain.entities import QueueDescription, Tier
-from bendybus.domain.messages import SubQueue
+from bendybus.domain.messages import Message, SubQueue
+from bendybus.domain.session_commands import ReleaseSession
 from bendybus.domain.topic_entities import TopicDescription
 from bendybus.errors import (
     ArgumentError,
@@ -24,7 +25,7 @@ from bendybus.errors import (
     StoreError,
     StoreUnavailable,
 )
-from bendybus.names import EntityPath, PartitionNumber
+from bendybus.names import EntityPath, PartitionNumber, SessionId
 from bendybus.store.memory import MemoryStore
 from fix_async import until
 from fix_broker import message
@@ -223,6 +224,21 @@ async def test_receivers_ask_the_partitions_that_have_something_and_begin_with_a
         assert queue.stocked(SubQueue.MAIN) == two[1:]
         await two[0].ask(Abandon([locked.lock_token]))
         assert set(queue.stocked(SubQueue.MAIN)) == set(two)
+
+
+async def test_only_partitions_with_a_free_session_are_asked_for_the_next_one(open_broker):
+    async with open_broker() as broker:
+        queue = await broker.queues.create(replace(ORDERS, requires_session=True))
+        assert list(queue.offering()) == []
+        two = [queue.hosts[3], queue.hosts[8]]
+        for host in two:
+            await host.ask(Enqueue([Message(b"m", size=1, session_id=SessionId("s"))]))
+        assert set(queue.offering()) == set(two)
+        assert {next(queue.offering()) for _ in queue.hosts} == set(two), "none is favoured"
+        accepted = two[0].accept_next_session()
+        assert list(queue.offering()) == two[1:]
+        await two[0].ask(ReleaseSession(accepted.lock))
+        assert set(queue.offering()) == set(two)
 
 
 @pytest.mark.row("P-32")

@@ -269,6 +269,13 @@ def test_messages_of_several_sessions_are_locked_by_one_command(driver: Driver) 
     assert a3.lock_token is None
 
 
+def test_messages_that_are_locked_together_never_share_a_token(driver: Driver) -> None:
+    messages = send(driver, A, B, B, C, C, C)
+    wanted = [(accepted(driver, each), 5) for each in (A, B, C)]
+    driver.apply(LockInSessions(wanted, driver.entropy(6)))
+    assert len(set(tokens(messages))) == 6
+
+
 def test_of_several_sessions_those_that_are_lost_are_given_nothing(driver: Driver) -> None:
     _, b1 = send(driver, A, B)
     lost, held = accepted(driver, A), accepted(driver, B)

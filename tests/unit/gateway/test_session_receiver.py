@@ -5,23 +5,23 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
 from bendybus.amqp.message import Properties, decode_message, encode_message
-from bendybus.amqp.performatives import Source
+from bendybus.amqp.performatives import RELEASED, Source
 from bendybus.broker.queue import Queue
 from bendybus.domain.commands import Complete, Enqueue
 from bendybus.domain.messages import SubQueue
 from bendybus.domain.session_commands import SessionLock
 from bendybus.envelope import admit
-from bendybus.errors import BrokerError, SessionLockLost
+from bendybus.errors import BrokerError, OperationTimeout, SessionLockLost
 from bendybus.gateway import session_receiver
 from bendybus.gateway.holdings import Holdings
 from bendybus.gateway.joined_outcomes import JoinedOutcomes
 from bendybus.gateway.ready_sessions import ReadySessions
-from bendybus.gateway.session_filters import SESSION_FILTER, wanted_session
+from bendybus.gateway.session_filters import SESSION_FILTER, answer_source, wanted_session
 from bendybus.gateway.session_receiver import SessionReceiver
 from bendybus.names import Instant, LockToken, SessionId, SessionKey
 from fix_broker import GatedQueue, GatedStore, gated_queue
@@ -87,7 +87,7 @@ class FakeConnection:
 
 
 def receiver_on(
-    gated: GatedQueue, session_id: str | None = "s", **options: int
+    gated: GatedQueue, session_id: str | None = "s", **options: object
 ) -> tuple[SessionReceiver, FakeLink, FakeConnection]:
     link = FakeLink(Source(filter={SESSION_FILTER: session_id}), **options)
     connection = FakeConnection()
@@ -123,6 +123,28 @@ def hold_reads(store: GatedStore) -> threading.Event:
 
     store.read = held
     return gate
+
+
+def test_the_answer_names_the_session_and_repeats_the_rest_of_the_source():
+    asked = Source(
+        "q", 1, "never", 7, False, {"a": 1}, "move", {SESSION_FILTER: None}, RELEASED, ["o"], ["queue"]
+    )
+    lock = SessionLock(S, LockToken(bytes(16)), SessionKey("s"), None)
+    assert answer_source(asked, lock) == replace(asked, filter={SESSION_FILTER: "s"})
+
+
+async def test_a_receiver_that_finds_no_session_is_refused_after_its_timeout():
+    async with gated_queue(requires_session=True) as gated:
+        properties: dict[str, object] = {"com.microsoft:timeout": 20}
+        receiver, link, connection = receiver_on(gated, None, properties=properties)
+        assert isinstance(await asyncio.wait_for(connection.links.ended, 10), OperationTimeout)
+        assert not link.accepted
+        receiver.close()
+        await put(gated, "1")
+        _, link, connection = receiver_on(gated, None, properties=properties)
+        assert link.accepted
+        await asyncio.sleep(0.05)
+        assert not connection.links.ended.done()
 
 
 @pytest.mark.row("P-13")

@@ -151,9 +151,9 @@ def lock_in_sessions(parts: Parts, command: LockInSessions, at: Instant, changes
         if session is None or session.rests_until:
             continue
         messages = stock.take_alive(session.waiting, count, at, changes)
-        start = len(together) * ENTROPY_PER_LOCK
-        locks.grant(session, messages, entropy[start : start + len(messages) * ENTROPY_PER_LOCK])
-        together += messages
+        if messages:
+            locks.grant(session, messages, entropy, len(together) * ENTROPY_PER_LOCK)
+            together += messages
         given.append((lock, messages, len(session.waiting) > 0))
     stock.tally.give(together, at)
     return GivenInSessions(given)
