@@ -17,14 +17,14 @@ import msgspec
 from msgspec import Raw
 
 from bendybus import errors
+from bendybus.cluster.heads import FrameError, MessageHead
 from bendybus.cluster.items import COMMANDS, REPLIES, Ask, Item, NewMessages, Refusal, Stored, kind_of
 from bendybus.cluster.new_messages import NewHead, messages_of
 from bendybus.domain.commands import Command, Enqueued, Reply
 from bendybus.domain.evaluation import Evaluated
-from bendybus.domain.messages import Amendment, Message, MessageState, Origin, SubQueue
+from bendybus.domain.messages import Message, Origin
 from bendybus.domain.session_commands import SessionAccepted
-from bendybus.errors import BrokerError, WireError
-from bendybus.names import Instant, LockToken, SequenceNumber, SessionId
+from bendybus.errors import BrokerError
 
 __all__ = ["FRAME_VERSION", "HEAD_MAX", "TAIL_MAX", "Frame", "FrameError", "FrameReader", "FrameWriter"]
 
@@ -42,36 +42,11 @@ _MARK: Final = b"BB"
 T = TypeVar("T")
 
 
-class _Head(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A message without its payload. A struct and not a tuple: msgspec prepares its type only once."""
-
-    payload_at: int | None
-    """Where the payload begins in the tail; None if only the store has it."""
-    payload_size: int
-    size: int
-    expires_at: Instant | None
-    session_id: SessionId | None
-    origin: tuple[SequenceNumber, int, int] | None
-    sequence_number: SequenceNumber
-    enqueued_at: Instant
-    delivery_count: int
-    state: MessageState
-    subqueue: SubQueue
-    lock_token: LockToken | None
-    locked_until: Instant
-    amendment: Amendment | None
-    row_id: int
-
-
 _ERRORS: Final = {
     name: each
     for name, each in vars(errors).items()
     if isinstance(each, type) and issubclass(each, BrokerError)
 }
-
-
-class FrameError(WireError):
-    """A frame between brokers is too large or malformed."""
 
 
 class FrameWriter:
@@ -326,7 +301,7 @@ class _Decoders:
         if kind is not Message:
             # Plain values, where a type says `object`: those of the settings of an entity.
             return value
-        head = msgspec.convert(value, _Head)
+        head = msgspec.convert(value, MessageHead)
         at, origin = head.payload_at, head.origin
         message = Message(
             None if at is None else payload_at(self._tail, at, head.payload_size),

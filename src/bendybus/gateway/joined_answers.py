@@ -18,8 +18,8 @@ __all__ = ["TURNS", "TURN_S", "JoinedAnswers"]
 
 # In all longer than commits of two stores usually differ, and too short to be noticed. A message to another
 # broker and its answer take four turns if both brokers are busy.
-TURNS: Final = 8
-TURN_S: Final = 0.0025
+TURNS: Final = 4
+TURN_S: Final = 0.005
 
 
 class JoinedAnswers:
