@@ -27,7 +27,7 @@ from faults.mutants import CLUSTER_MUTANTS, MUTANTS, Mutant
 from faults.simulation.cluster_ledger import ClusterLedger
 from faults.simulation.cluster_simulation import simulate_cluster
 from faults.simulation.keeping import Keeping
-from faults.simulation.ledger import Arrival, Invariant, Ledger, Letter, Spot
+from faults.simulation.ledger import Arrival, Batch, Invariant, Ledger, Letter, Spot
 from faults.simulation.plan import Lane, Plan
 from faults.simulation.simulation import simulate
 from faults.simulation.stores import Disk, DiskFaults, VirtualStore
@@ -198,6 +198,24 @@ def test_a_deletion_may_leave_partitions_behind_only_if_something_goes_wrong(
     ledger.delete([left], 1.0, answered=answered)
     expected = [(Invariant.STUCK, "partition 3 of 'passing', which was deleted")]
     assert ledger.violations == expected * is_stuck
+
+
+@pytest.mark.parametrize("put_back", [True, False])
+def test_what_a_transaction_completed_may_be_put_back_in_the_same_commit(put_back: bool) -> None:
+    # Found by seed 991081 of three brokers: what stood still for seconds was written at once.
+    ledger, batch = Ledger(World(0), Plan.of(random.Random(0))), Batch("transaction")
+    sent, completed = (Letter(name, Lane("q", ("q",)), None, None, None, "red") for name in ("sent", "old"))
+    batch.sent, batch.removed = [sent], [completed]
+    ledger.begin(batch)
+    completed.spots["store", PartitionKey(1), 1] = Spot(
+        "q", SubQueue.MAIN, MessageState.ACTIVE, SequenceNumber(1), 0
+    )
+    completed.removals.add(batch)
+    sent.durable = True
+    if put_back:
+        completed.begin_again()
+    ledger._check_whole(batch)
+    assert [kind for kind, _ in ledger.violations] == ([] if put_back else [Invariant.TORN])
 
 
 # A method of a compiled class cannot be replaced: its callers do not look it up.

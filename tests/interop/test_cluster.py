@@ -312,6 +312,30 @@ def test_when_a_broker_is_killed_others_serve_its_partitions_and_nothing_acknowl
         assert {queue.name for queue in admin.list_queues()} == {*names, "made-afterwards"}
 
 
+@pytest.mark.row("N-04")
+def test_partitions_that_a_killed_broker_left_behind_are_removed(cluster: Cluster) -> None:
+    def partitions() -> list[str]:
+        found = [cluster.ask(f"SELECT entity FROM s{number}.partition") for number in range(STORES)]
+        return [entity for rows in found for (entity,) in rows]
+
+    cluster.start("a", "b", "c")
+    until(lambda: len(set(cluster.owners())) == 3)
+    with cluster.administration("a") as admin:
+        admin.create_queue("orders", enable_partitioning=True)
+    for number in range(STORES):
+        # As if its owner had died between the deletion in the catalog and the one in the store.
+        made = f"INSERT INTO s{number}.partition (entity, number, next_sequence) VALUES ('gone', 0, 1)"
+        cluster.ask(f"{made} RETURNING key")
+    cluster["b"].kill()
+    # A row without an entity stays until its messages are deleted.
+    until(lambda: "gone" not in partitions())
+    until(lambda: partitions() == ["orders"] * 16)
+    with client_of(cluster["c"]) as client, client.get_queue_sender("orders") as sender:
+        sender.send_messages([ServiceBusMessage(str(number)) for number in range(100)])
+    removals = [cluster[name].log.read_text().count("removing partitions of 'gone'") for name in "ac"]
+    assert sum(removals) == STORES
+
+
 @pytest.mark.row("N-03", "N-04")
 def test_a_broker_that_was_stopped_for_a_while_cannot_write_what_others_own(cluster: Cluster) -> None:
     cluster.start("a", "b", "c")

@@ -117,7 +117,7 @@ class Node:
     async def serve(self, following: Following, ownership: Ownership) -> None:
         """Take part from now on. Returns after the first round; `run` is called next."""
         self._following, self._ownership = following, ownership
-        self.sweep = Sweep(self._cluster, following.changing, following.leftovers, self._catalog)
+        self.sweep = Sweep(self._cluster, following.leftovers, self._catalog)
         self._row = replace(self._row, state=SERVING)
         await self.round()
 

@@ -26,6 +26,7 @@ from bendybus.cluster.frames import Frame
 from bendybus.cluster.items import Call
 from bendybus.cluster.link import PeerLink
 from bendybus.cluster.serving import Calls
+from bendybus.domain.entities import normalise_path
 from bendybus.errors import BrokerError, StoreUnavailable
 from bendybus.names import EntityPath, PartitionNumber
 from bendybus.store.catalog import SharedCatalog
@@ -58,7 +59,7 @@ class Leftovers:
 
     def __init__(self, entities: Entities, removed: Callable[[str, Container[PartitionKey]], None]) -> None:
         """`removed`: called with a store, and the partitions that it does not have any more."""
-        self._entities = entities
+        self.entities = entities
         self._removed = removed
 
     def calls(self) -> Calls:
@@ -74,17 +75,17 @@ class Leftovers:
     async def listed(self) -> dict[str, list[Leftover]]:
         """By store. Each store is in it, even if it has none."""
         listed: dict[str, list[Leftover]] = {}
-        for store in self._entities.stores:
+        for store in self.entities.stores:
             records = await store.query(store.store.partitions)
-            placed = placed_in(self._entities.records()).get(store.name, set())
+            placed = placed_in(self.entities.records()).get(store.name, set())
             found = unplaced(records, placed)[:LISTED_MAX]
             listed[store.name] = [Leftover(each.key, each.entity, each.number) for each in found]
         return listed
 
     async def remove(self, keys: Mapping[str, Sequence[PartitionKey]]) -> None:
         for name, unlisted in keys.items():
-            store = self._entities.stores[name]
-            open_here = {host.key for entity in self._entities for host in entity.own.values()}
+            store = self.entities.stores[name]
+            open_here = {host.key for entity in self.entities for host in entity.own.values()}
             if open_here & {*unlisted}:
                 # Its entity was deleted, and this broker has not heard of it. It will soon.
                 raise StoreUnavailable(f"The messaging store '{name}' has a partition that is open.")
@@ -95,11 +96,8 @@ class Leftovers:
 class Sweep:
     """What the leader does now and then."""
 
-    def __init__(
-        self, cluster: Cluster, changing: asyncio.Lock, leftovers: Leftovers, catalog: SharedCatalog
-    ) -> None:
+    def __init__(self, cluster: Cluster, leftovers: Leftovers, catalog: SharedCatalog) -> None:
         self._cluster = cluster
-        self._changing = changing
         self._leftovers = leftovers
         self._catalog = catalog
         self._seen: tuple[int, dict[str, str | None]] | None = None
@@ -164,8 +162,18 @@ class Sweep:
                 await peers[owner].call("remove-leftovers", keys, type(None))
 
     async def _placed(self) -> Mapping[str, set[tuple[EntityPath, PartitionNumber]]]:
-        """What the catalog lists, while no entity is being created."""
-        async with self._changing:
+        """What the catalog lists, while no entity is being created.
+
+        A deletion whose answer was lost may have happened. The others read the catalog, and have closed the
+        entity. The leader does so now: it must not look for partitions that are removed.
+        """
+        entities = self._leftovers.entities
+        async with entities.changing:
             await asyncio.to_thread(self._catalog.confirm_lead)
             _, records = await asyncio.to_thread(self._catalog.read)
+            listed = {normalise_path(record.path) for record in records}
+            gone = [entity for entity in entities if normalise_path(entity.path) not in listed]
+            if gone:
+                logger.warning("the catalog does not list %s", ", ".join(f"'{each.path}'" for each in gone))
+                await entities.forget(gone)
             return placed_in(records)

@@ -93,6 +93,8 @@ class Letter:
     accepted: bool = False
     removed: bool = False
     removed_at: float = 0.0
+    removed_by: set[object] = field(default_factory=set)
+    """`removals` of its former life, if it was put back: one of them has happened."""
     removals: set[object] = field(default_factory=set)
     """Who has asked to remove it, and may have been heard."""
     asked_at: float = 0.0
@@ -134,7 +136,7 @@ class Letter:
         """It was completed, kept, and put back: nothing of its former life counts."""
         self.life += 1
         self.removed = False
-        self.removals.clear()
+        self.removed_by, self.removals = self.removals, set()
         self.failures.clear()
         self.settled_as = self.asked_by = self.held_by = self.rests = None
 
@@ -536,8 +538,12 @@ class Ledger:
     def _check_whole(self, batch: Batch) -> None:
         done = [letter.durable for letter in batch.sent]
         # Of one that somebody else wanted to remove, too, nobody can say who did.
-        removed = [each for each in batch.removed if not each.doubtful and each.removals <= {batch}]
-        done += [not letter.live and batch in letter.removals for letter in removed]
+        removed = [
+            each for each in batch.removed if not each.doubtful and each.removals | each.removed_by <= {batch}
+        ]
+        done += [
+            batch in letter.removed_by or (not letter.live and batch in letter.removals) for letter in removed
+        ]
         if any(done):
             del self._batches[batch]
             if not all(done):

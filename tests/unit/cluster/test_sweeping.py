@@ -120,6 +120,33 @@ async def test_partitions_that_were_created_since_they_were_listed_stay() -> Non
         assert len(queue.own) == 16
 
 
+async def test_the_leader_learns_of_a_deletion_whose_answer_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Found by seed 992278 of four brokers: partitions were removed that the leader still looked for.
+    async with nodes("abc") as cluster:
+        await new_queue(cluster)
+        leading = leader(cluster)
+        remove = leading.catalog.remove
+
+        def lost(*removed: EntityPath) -> None:
+            remove(*removed)
+            raise StoreUnavailable("the connection was lost")
+
+        monkeypatch.setattr(leading.catalog, "remove", lost)
+        with pytest.raises(StoreUnavailable):
+            await leading.broker.queues.delete("orders")
+        monkeypatch.undo()
+        # The others read the catalog.
+        await cluster.rounds()
+        leave_behind(cluster)
+        await sweep(leading)
+        assert paths(cluster) == set()
+        assert [entity.path for member in cluster for entity in member.broker.entities] == []
+        (other, *_) = (member for member in cluster if member is not leading)
+        other.cut()
+        await cluster.pass_time()
+        assert all(store.owner.broker not in ("", other.name) for store in cluster.stores.values())
+
+
 async def test_a_partition_that_is_open_is_not_removed() -> None:
     async with nodes("a") as cluster:
         await new_queue(cluster)
