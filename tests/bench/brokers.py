@@ -43,8 +43,8 @@ from fix_postgres import Postgres, cluster, programs
 
 RESULTS: Final = Path(__file__).with_name("results") / "brokers.json"
 GROUPS: Final = Path("/sys/fs/cgroup/cpu")
-# Short, so that a broker that has used up its share waits for milliseconds and not for a tenth of a second. But
-# not shorter: a broker runs for a fifth of it at a time, and a turn of its event loop takes a few milliseconds.
+# Short, so that a broker that has used up its share waits for milliseconds and not for a tenth of a second.
+# Not shorter: a broker runs for a fifth of it at a time, and a turn of its event loop takes milliseconds.
 PERIOD_US: Final = 25_000
 
 QUEUE: Final = "parts16"
