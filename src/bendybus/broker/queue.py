@@ -27,7 +27,7 @@ from bendybus.errors import EntityDisabled, InvalidOperation
 from bendybus.names import LockToken, SessionId, SessionKey
 from bendybus.session_ids import session_key
 
-__all__ = ["Queue", "QueueSupplier", "Waiter"]
+__all__ = ["Queue", "QueueSupplier", "Waiter", "with_free_sessions"]
 
 # When a partition enters one of these states, all waiters ask again: it may have something for them, or they
 # no longer need to wait for it.
@@ -183,22 +183,6 @@ class Queue(Entity[ReceivingPort, PartitionHost, QueueDescription]):
         for offset in range(count):
             yield self.hosts[(first + offset) % count]
 
-    def offering(self) -> Iterator[ReceivingPort]:
-        """`in_turn`, without the partitions here that have no free session."""
-        stocked = self._stocked[SubQueue.MAIN]
-        if not stocked and not self.suppliers:
-            return
-        for host in self.in_turn():
-            if host in stocked:
-                if host.available(SubQueue.MAIN):
-                    yield host
-                    continue
-                if not self.suppliers:
-                    stocked.pop(host, None)
-            if self.suppliers:
-                # Another broker learns from the question that a session is wanted.
-                yield host
-
     def stock(self, host: ReceivingPort, subqueue: SubQueue) -> None:
         """The partition may have something for a receiver."""
         self._stocked[subqueue][host] = None
@@ -308,3 +292,22 @@ class Queue(Entity[ReceivingPort, PartitionHost, QueueDescription]):
             waiter.wake()
         if self.suppliers:
             self._tell_suppliers(subqueue)
+
+
+def with_free_sessions(queue: Queue) -> Iterator[ReceivingPort]:
+    """The partitions that have a session for a receiver. Each call begins with a different one.
+
+    Those of other brokers are always among them: the question tells the owner that a session is wanted.
+    """
+    stocked = queue._stocked[SubQueue.MAIN]
+    if not stocked and not queue.suppliers:
+        return
+    for host in queue.in_turn():
+        if host in stocked:
+            if host.available(SubQueue.MAIN):
+                yield host
+                continue
+            if not queue.suppliers:
+                stocked.pop(host, None)
+        if queue.suppliers:
+            yield host

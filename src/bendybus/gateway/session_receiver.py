@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from bendybus.amqp.dotnet import ticks_of_instant
 from bendybus.amqp.types import Symbol
 from bendybus.broker.partition_port import ReceivingPort
-from bendybus.broker.queue import Queue
+from bendybus.broker.queue import Queue, with_free_sessions
 from bendybus.domain.commands import ENTROPY_PER_LOCK, Reply
 from bendybus.domain.messages import Message, SubQueue
 from bendybus.domain.session_commands import AcceptSession, ReleaseSession, SessionAccepted, SessionLock
@@ -89,7 +89,7 @@ class SessionReceiver(Receiver):
         self._timer = loop.call_later(_timeout_s(self._link.properties), self._time_out)
 
     def _look(self) -> None:
-        for host in self._queue.offering():
+        for host in with_free_sessions(self._queue):
             accepted = host.accept_next_session(exclusive=self._wanted_session.exclusive)
             if accepted is not None:
                 self._begin(host, accepted)

@@ -11,6 +11,7 @@ import pytest
 
 from bendybus.broker.broker import Broker
 from bendybus.broker.lifecycle import Availability
+from bendybus.broker.queue import with_free_sessions
 from bendybus.domain.commands import Abandon, Enqueue
 from bendybus.domain.entities import QueueDescription, Tier
 from bendybus.domain.messages import Message, SubQueue
@@ -229,16 +230,16 @@ async def test_receivers_ask_the_partitions_that_have_something_and_begin_with_a
 async def test_only_partitions_with_a_free_session_are_asked_for_the_next_one(open_broker):
     async with open_broker() as broker:
         queue = await broker.queues.create(replace(ORDERS, requires_session=True))
-        assert list(queue.offering()) == []
+        assert list(with_free_sessions(queue)) == []
         two = [queue.hosts[3], queue.hosts[8]]
         for host in two:
             await host.ask(Enqueue([Message(b"m", size=1, session_id=SessionId("s"))]))
-        assert set(queue.offering()) == set(two)
-        assert {next(queue.offering()) for _ in queue.hosts} == set(two), "none is favoured"
+        assert set(with_free_sessions(queue)) == set(two)
+        assert {next(with_free_sessions(queue)) for _ in queue.hosts} == set(two), "none is favoured"
         accepted = two[0].accept_next_session()
-        assert list(queue.offering()) == two[1:]
+        assert list(with_free_sessions(queue)) == two[1:]
         await two[0].ask(ReleaseSession(accepted.lock))
-        assert set(queue.offering()) == set(two)
+        assert set(with_free_sessions(queue)) == set(two)
 
 
 @pytest.mark.row("P-32")
