@@ -310,7 +310,7 @@ MUTANTS: dict[str, Mutant] = {
     "hands out what rests": Mutant(hands_out_what_rests, (FORGOTTEN,), seed=1),
     "ends locks early": Mutant(ends_locks_early, (SHARED,), seed=17),
     "sends what a lost partition had lent": Mutant(
-        sends_what_a_lost_partition_had_lent, (RESURRECTED, SHARED), seed=46
+        sends_what_a_lost_partition_had_lent, (RESURRECTED, SHARED), seed=168
     ),
 }
 
