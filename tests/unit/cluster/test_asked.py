@@ -9,8 +9,9 @@ import pytest
 from bendybus.broker.partition_host import PartitionHost
 from bendybus.broker.queue import Queue
 from bendybus.cluster import link
-from bendybus.cluster.frames import FrameWriter
-from bendybus.cluster.items import Answer, Ask, NewMessages, Stored
+from bendybus.cluster.frames import Frame
+from bendybus.cluster.items import Answer, Ask, Item, NewMessages, Stored
+from bendybus.cluster.link import PeerLink
 from bendybus.cluster.remote import RemotePartition
 from bendybus.domain.commands import Complete, Enqueue, Enqueued, Peek
 from bendybus.domain.entities import QueueDescription
@@ -74,13 +75,13 @@ async def test_what_clients_send_in_one_turn_is_one_command_for_the_owner(counte
 def items(monkeypatch: pytest.MonkeyPatch) -> list[type]:
     """The kinds of items that brokers say to each other."""
     said: list[type] = []
-    take = FrameWriter.take
+    handle = PeerLink._handle
 
-    def taking(self: FrameWriter) -> list[bytes]:
-        said.extend(map(type, self._items))
-        return take(self)
+    def handling(self: PeerLink, frame: Frame, item: Item) -> None:
+        said.append(type(item))
+        handle(self, frame, item)
 
-    monkeypatch.setattr(FrameWriter, "take", taking)
+    monkeypatch.setattr(PeerLink, "_handle", handling)
     return said
 
 
