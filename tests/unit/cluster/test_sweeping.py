@@ -9,7 +9,7 @@ import pytest
 
 from bendybus.cluster import sweeping
 from bendybus.domain.entities import QueueDescription
-from bendybus.errors import StoreUnavailable
+from bendybus.errors import StoreUnavailable, Unavailable
 from bendybus.names import EntityPath, PartitionNumber
 from fix_async import until
 from fix_nodes import NodeMember, Nodes, nodes
@@ -29,7 +29,13 @@ def paths(cluster: Nodes) -> set[str]:
 
 async def new_queue(cluster: Nodes, name: str = "orders") -> None:
     description = QueueDescription(EntityPath(name), enable_partitioning=True)
-    await leader(cluster).broker.queues.create(description)
+    while True:
+        try:
+            await leader(cluster).broker.queues.create(description)
+            return
+        except Unavailable:
+            # The machine stood still, and a store has changed its owner meanwhile.
+            await cluster.whole()
     await cluster.whole()
 
 
