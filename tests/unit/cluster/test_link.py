@@ -13,8 +13,10 @@ import pytest
 
 from bendybus.cluster import link as link_module
 from bendybus.cluster.frames import Frame, FrameError, refusal_of
+from bendybus.cluster.identity import Identity
 from bendybus.cluster.items import Call, Hello, Item, Ping, Returned
-from bendybus.cluster.link import Identity, PeerLink
+from bendybus.cluster.link import PeerLink
+from bendybus.cluster.link_protocol import LinkProtocol
 from bendybus.domain.commands import Enqueued
 from bendybus.errors import BrokerError, InvalidOperation, ServerBusy, StoreUnavailable
 from bendybus.names import SequenceNumber
@@ -67,8 +69,8 @@ class Pair:
         loop = asyncio.get_running_loop()
         one, other = socket.socketpair()
         self.links = PeerLink(first, self.users[0], expected), PeerLink(second, self.users[1])
-        await loop.create_connection(lambda: self.links[0], sock=one)
-        await loop.create_connection(lambda: self.links[1], sock=other)
+        await loop.create_connection(lambda: LinkProtocol(self.links[0]), sock=one)
+        await loop.create_connection(lambda: LinkProtocol(self.links[1]), sock=other)
 
     async def opened(self) -> None:
         for user in self.users:
