@@ -315,6 +315,10 @@ class RemoteQueuePartition(RemotePartition[Queue]):
     def removes_promptly(self) -> bool:
         return self.availability is Availability.AVAILABLE
 
+    def at_hand(self, messages: Sequence[Message]) -> list[bytes] | None:
+        """Only those that are in the messages. The owner has the others."""
+        return None
+
     def read(self, messages: Sequence[Message], done: OnPayloads) -> None:
         def read(payloads: list[bytes | None] | BrokerError) -> None:
             if isinstance(payloads, PartitionMoved) and self._pass_on is not None:

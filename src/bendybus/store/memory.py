@@ -226,6 +226,10 @@ class MemoryStore:
         self._check_available()
         return [self._bodies.get(row_id) for row_id in row_ids]
 
+    def at_hand(self, row_ids: Sequence[int]) -> list[bytes] | None:
+        """None: payloads that are not in a message are read in the reader's thread, as with other stores."""
+        return None
+
     def read_session_state(self, key: PartitionKey, session_id: SessionId) -> bytes | None:
         self._check_available()
         kept = self._partition(key).session_states.get(session_id)

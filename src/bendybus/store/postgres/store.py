@@ -298,6 +298,9 @@ class PostgresStore:
         payloads = dict(self._fetch("read", array(row_ids)))
         return [payloads.get(row_id) for row_id in row_ids]
 
+    def at_hand(self, row_ids: Sequence[int]) -> list[bytes] | None:
+        return None
+
     def read_session_state(self, key: PartitionKey, session_id: SessionId) -> bytes | None:
         rows = self._fetch("session_state", key, session_id.encode())
         return rows[0][0] if rows else None

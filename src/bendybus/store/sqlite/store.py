@@ -356,6 +356,15 @@ class SqliteStore:
             payloads |= self._read(others)
         return [payloads.get(row_id) for row_id in row_ids]
 
+    def at_hand(self, row_ids: Sequence[int]) -> list[bytes] | None:
+        payloads: list[bytes] = []
+        for row_id in row_ids:
+            payload = self._commits.pending.payload(row_id)
+            if payload is None:
+                return None
+            payloads.append(payload)
+        return payloads
+
     def _read(self, row_ids: list[int]) -> dict[int, bytes]:
         try:
             with self._connections.reading() as reader:
