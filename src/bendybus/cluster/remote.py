@@ -53,6 +53,7 @@ from bendybus.errors import (
     Unavailable,
 )
 from bendybus.names import EntityPath, Instant, LockToken, PartitionNumber, SequenceNumber
+from bendybus.store.protocol import nothing_at_hand
 
 if TYPE_CHECKING:
     from bendybus.cluster.link import PeerLink
@@ -315,9 +316,7 @@ class RemoteQueuePartition(RemotePartition[Queue]):
     def removes_promptly(self) -> bool:
         return self.availability is Availability.AVAILABLE
 
-    def at_hand(self, messages: Sequence[Message]) -> list[bytes] | None:
-        """Only those that are in the messages. The owner has the others."""
-        return None
+    at_hand = nothing_at_hand
 
     def read(self, messages: Sequence[Message], done: OnPayloads) -> None:
         def read(payloads: list[bytes | None] | BrokerError) -> None:

@@ -33,6 +33,7 @@ from bendybus.store.protocol import (
     Snapshot,
     StoreImage,
     no_pause,
+    nothing_at_hand,
 )
 
 __all__ = ["MemoryStore"]
@@ -226,9 +227,7 @@ class MemoryStore:
         self._check_available()
         return [self._bodies.get(row_id) for row_id in row_ids]
 
-    def at_hand(self, row_ids: Sequence[int]) -> list[bytes] | None:
-        """None: payloads that are not in a message are read in the reader's thread, as with other stores."""
-        return None
+    at_hand = nothing_at_hand
 
     def read_session_state(self, key: PartitionKey, session_id: SessionId) -> bytes | None:
         self._check_available()

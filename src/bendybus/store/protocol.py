@@ -29,6 +29,7 @@ __all__ = [
     "StoreImage",
     "StoreOwner",
     "no_pause",
+    "nothing_at_hand",
 ]
 
 NEVER_CLAIMED: Final = Epoch(0)
@@ -235,6 +236,10 @@ class MessagingStore(Protocol):
 
     def read_session_state(self, key: PartitionKey, session_id: SessionId) -> bytes | None:
         """The session's stored state; None if there is none."""
+
+
+def nothing_at_hand(_self: object, _wanted: Sequence[object]) -> None:
+    """`at_hand` of what has to ask for every payload."""
 
 
 class SharedStore(MessagingStore, Protocol):

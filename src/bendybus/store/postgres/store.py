@@ -43,6 +43,7 @@ from bendybus.store.protocol import (
     Snapshot,
     StoreOwner,
     no_pause,
+    nothing_at_hand,
 )
 
 __all__ = ["PostgresStore"]
@@ -298,8 +299,7 @@ class PostgresStore:
         payloads = dict(self._fetch("read", array(row_ids)))
         return [payloads.get(row_id) for row_id in row_ids]
 
-    def at_hand(self, row_ids: Sequence[int]) -> list[bytes] | None:
-        return None
+    at_hand = nothing_at_hand
 
     def read_session_state(self, key: PartitionKey, session_id: SessionId) -> bytes | None:
         rows = self._fetch("session_state", key, session_id.encode())
