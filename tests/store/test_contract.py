@@ -110,6 +110,16 @@ def test_payloads_are_read_in_the_order_asked_and_as_often(bench: Bench, make_me
     assert bench.store.read([]) == []
 
 
+def test_payloads_that_are_at_hand_are_those_that_would_be_read(
+    bench: Bench, make_message: MakeMessage
+) -> None:
+    first, second = make_message(1, b"first"), make_message(2, b"second")
+    bench.commit([first, second])
+    row_ids = [second.row_id, first.row_id]
+    assert bench.store.at_hand(row_ids) in (None, [b"second", b"first"])
+    assert bench.store.at_hand([first.row_id, 10_000]) is None
+
+
 def test_reading_a_payload_that_is_not_there_gives_nothing(bench: Bench, make_message: MakeMessage) -> None:
     message = make_message(1, b"here")
     bench.commit([message])

@@ -70,6 +70,15 @@ def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- what the database gets ------------------------------------------------------------
 
 
+def test_what_only_the_journal_has_is_at_hand(sqlite_bench: Bench) -> None:
+    sent = [new_message(number) for number in range(1, 4)]
+    sqlite_bench.commit(sent)
+    row_ids = [message.row_id for message in sent]
+    assert sqlite_bench.store.at_hand(row_ids) == [message.payload for message in sent]
+    sqlite_bench.store.write_out()
+    assert sqlite_bench.store.at_hand(row_ids) is None
+
+
 def test_a_message_that_is_removed_soon_never_reaches_the_database(sqlite_bench: Bench) -> None:
     writer = sqlite_bench.store._connections._opened()[0]
     for table in ("message", "body"):

@@ -217,7 +217,7 @@ def _expected(name: str, value: object) -> WireError:
     return WireError(f"a {type(value).__name__} where a {name} belongs")
 
 
-def _unsigned(name: str, kind: type[int], maximum: int) -> WireType:
+def _unsigned(name: str, kind: Callable[[int], object], maximum: int) -> WireType:
     """Reads any integer type, because some clients send the type of their language. Writes one type."""
 
     def check(value: object) -> object:

@@ -156,6 +156,9 @@ class ReceivingPort(PartitionPort, Protocol):
 
     # -- payloads -----------------------------------------------------------------
 
+    def at_hand(self, messages: Sequence[Message]) -> list[bytes] | None:
+        """The payloads of these messages, which are locked, if none of them has to be read."""
+
     @property
     def removes_promptly(self) -> bool:
         """Whether a removal should not take long. If not, `read_to_remove` finds out."""

@@ -33,6 +33,14 @@ class PartitionReads(Host[Partition]):
 
     # -- payloads -----------------------------------------------------------------
 
+    def at_hand(self, messages: Sequence[Message]) -> list[bytes] | None:
+        """The payloads of these messages, which are locked, if none of them has to be read."""
+        found = self.store.store.at_hand([each.body_row_id for each in messages if each.payload is None])
+        if found is None:
+            return None
+        fresh = iter(found)
+        return [next(fresh) if each.payload is None else each.payload for each in messages]
+
     def read(
         self, messages: Sequence[Message], done: Callable[[list[bytes | None] | BrokerError], None]
     ) -> None:

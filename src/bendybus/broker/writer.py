@@ -1,8 +1,9 @@
 """Group commit: one writer for one messaging store.
 
 Everything that arrives during a commit goes into the next one, so batches grow with the load. A small command
-waits for the end of the loop's turn, because the messages of one socket read may be for many partitions. A
-large one begins a commit at once, beside the rest of the turn. Submissions and callbacks belong to the loop;
+waits for the end of the loop's turn, because the messages of one socket read may be for many partitions; if
+there are several by then, a busy broker has more in the next turns, and they wait for those too. A large one
+begins a commit at once, beside the rest of the turn. Submissions and callbacks belong to the loop;
 only `MessagingStore.commit` runs in the thread. The callbacks of a commit run in the order of submission, all
 in one turn of the loop, so that the connections they wake up write once.
 
@@ -45,6 +46,12 @@ logger = logging.getLogger(__name__)
 SETTLE_AFTER_S: Final = 0.01
 # After this long it has time for maintenance.
 TIDY_AFTER_S: Final = 1.0
+
+# So many turns of the loop may pass before a commit of several small commands begins. Each commit costs two
+# switches of threads and a sync, however small it is. A turn that finds nothing to do takes microseconds.
+GATHERING_TURNS: Final = 3
+# With fewer commands, the client probably waits for them, or each of them has many messages.
+FEW_COMMANDS: Final = 4
 
 # If a recent commit was this quick, the next one should be too. Only requests within a tenth
 # of a second after a fault began can be delayed by it.
@@ -129,7 +136,7 @@ class StoreWriter:
     def submit(self, shares: Sequence[Share], committed: OnCommitted) -> None:
         """Put all of this into the next commit, and call back when that is durable or has failed.
 
-        The small commands of one turn of the loop go into the same commit.
+        The small commands of one turn of the loop go into the same commit; many of them, of a few turns.
         """
         if self._is_open:
             self._gathering.add(shares, committed)
@@ -141,13 +148,16 @@ class StoreWriter:
         else:
             with self._turn:
                 self._is_open = True
-            self._loop.call_soon(self._end_turn)
+            self._loop.call_soon(self._end_turn, GATHERING_TURNS)
             self._gathering.add(shares, committed)
         self._unanswered += 1
         self._idle.clear()
 
-    def _end_turn(self) -> None:
-        """Let the thread have the group."""
+    def _end_turn(self, turns_left: int) -> None:
+        """Let the thread have the group, unless more should go into it."""
+        if turns_left > 1 and len(self._gathering.callbacks) >= FEW_COMMANDS:
+            self._loop.call_soon(self._end_turn, turns_left - 1)
+            return
         with self._turn:
             self._is_open = False
             if self._has_work():

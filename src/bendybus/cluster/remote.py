@@ -52,6 +52,7 @@ from bendybus.errors import (
     Unavailable,
 )
 from bendybus.names import EntityPath, Instant, LockToken, PartitionNumber, SequenceNumber
+from bendybus.store.protocol import nothing_at_hand
 
 if TYPE_CHECKING:
     from bendybus.cluster.link import PeerLink
@@ -307,6 +308,8 @@ class RemoteQueuePartition(RemotePartition):
     @property
     def removes_promptly(self) -> bool:
         return self.availability is Availability.AVAILABLE
+
+    at_hand = nothing_at_hand
 
     def read(self, messages: Sequence[Message], done: OnPayloads) -> None:
         def read(payloads: list[bytes | None] | BrokerError) -> None:

@@ -27,20 +27,14 @@ from bendybus.engine.events import (
     ConnectionClosed,
     ConnectionFailed,
     ConnectionOpened,
-    DeliveriesReceived,
     Event,
-    LinkAttached,
-    LinkDetached,
-    LinkFlow,
-    OutcomesReceived,
     SaslInitReceived,
 )
-from bendybus.engine.work import PERFORMATIVE_WORK
 from bendybus.errors import BrokerError, ProtocolError
-from bendybus.gateway.attachments import InboundNode, OutboundNode
 from bendybus.gateway.client_identity import ClientIdentity
 from bendybus.gateway.holdings import Holdings
 from bendybus.gateway.holds import when_ended
+from bendybus.gateway.incoming import REQUEST_WORK, Incoming
 from bendybus.gateway.joined_outcomes import JoinedOutcomes
 from bendybus.gateway.links import Links
 from bendybus.gateway.probation import Probation
@@ -64,10 +58,6 @@ WRITE_CHUNK_BYTES: Final = 256 * 1024
 # Pieces that are larger than this on average are written as they are: then a copy takes longer.
 JOINED_BYTES_MAX: Final = 4096
 
-# Requests to `$cbs` or `$management` in one slice of a turn. Each is decoded and answered on its own.
-REQUESTS_PER_SLICE: Final = 8
-REQUEST_WORK: Final = 2 * PERFORMATIVE_WORK
-
 
 class AmqpConnection(asyncio.Protocol):
     def __init__(self, gateway: Gateway) -> None:
@@ -83,6 +73,7 @@ class AmqpConnection(asyncio.Protocol):
         """The same, by the names of the links."""
         self.ready_sessions = ReadySessions(self)
         self.links = Links(self)
+        self._incoming = Incoming(self.links, self.joined_outcomes.submit, self._handle)
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
@@ -91,8 +82,6 @@ class AmqpConnection(asyncio.Protocol):
         self.client = ClientIdentity(gateway.namespaces, self._probation)
         self._unread: deque[bytes] = deque()
         """Read from the socket, and not yet passed to the engine."""
-        self._unhandled: list[Event] = []
-        """Events that the last slice left for the next."""
         self.number = ""
         """By which an operator names the connection."""
         self.since = now()
@@ -155,8 +144,7 @@ class AmqpConnection(asyncio.Protocol):
         except ProtocolError as refusal:
             self._refuse(refusal, "no-token")
             return
-        for event in self._engine.tick(at):
-            self._handle(event)
+        self._incoming.handle_all(self._engine.tick(at))
         self.transactions.tick(now())
         self.links.tick(self.client.claims)
         self._flush()
@@ -199,7 +187,7 @@ class AmqpConnection(asyncio.Protocol):
     @property
     def busy(self) -> bool:
         """Whether input waits to be handled."""
-        return bool(self._unread) or bool(self._unhandled) or self._engine.has_unread
+        return bool(self._unread) or bool(self._incoming.unhandled) or self._engine.has_unread
 
     @property
     def authenticated(self) -> bool:
@@ -212,10 +200,8 @@ class AmqpConnection(asyncio.Protocol):
     def work(self, work_max: int) -> int:
         """Handle a slice of the input. Returns the units of work."""
         before = self._engine.work
-        events, self._unhandled = self._unhandled, []
-        if not events:
-            events = self._read(work_max)
-        requests = self._handle_slice(events)
+        events = self._incoming.take_unhandled() or self._read(work_max)
+        requests = self._incoming.handle(events)
         self._flush()
         if not self.busy:
             self.holdings.input_bytes = 0
@@ -239,29 +225,6 @@ class AmqpConnection(asyncio.Protocol):
         if self._unread:
             return self._engine.receive_data(self._unread.popleft(), self._loop.time(), work_max)
         return []
-
-    def _handle_slice(self, events: list[Event]) -> int:
-        """Handle events in order, but only a part of a long series of requests. Returns how many."""
-        requests = 0
-        outcomes_came = False
-        for position, event in enumerate(events):
-            if type(event) is OutcomesReceived:
-                outcomes_came = True
-            elif outcomes_came:
-                self.joined_outcomes.submit()
-                outcomes_came = False
-            if type(event) is DeliveriesReceived and not self.links.takes_batches(event.link):
-                link, first = event.link, event.deliveries[:REQUESTS_PER_SLICE]
-                requests += len(first)
-                if len(first) < len(event.deliveries):
-                    rest = event.deliveries[REQUESTS_PER_SLICE:]
-                    self._unhandled = [DeliveriesReceived(link, rest), *events[position + 1 :]]
-                    self._handle(DeliveriesReceived(link, first))
-                    break
-            self._handle(event)
-        if outcomes_came:
-            self.joined_outcomes.submit()
-        return requests
 
     # -- the nodes' side ----------------------------------------------------------
 
@@ -292,28 +255,12 @@ class AmqpConnection(asyncio.Protocol):
     # -- events -------------------------------------------------------------------
 
     def _handle(self, event: Event) -> None:
+        """Handle an event of the connection itself. Those of its links: incoming.py."""
         match event:
-            case DeliveriesReceived(link, deliveries):
-                attachment = self.links.attachments.get(link)
-                if attachment is not None:
-                    cast(InboundNode, attachment.node).deliveries(deliveries)
-            case OutcomesReceived(link):
-                attachment = self.links.attachments.get(link)
-                if attachment is not None:
-                    cast(OutboundNode, attachment.node).outcomes(event)
-            case LinkFlow(link):
-                attachment = self.links.attachments.get(link)
-                if attachment is not None:
-                    cast(OutboundNode, attachment.node).flow()
-            case LinkAttached(link):
-                self.links.attach(link)
-            case LinkDetached(link, _, closed):
-                self.links.detached(link, closed=closed)
             case SaslInitReceived():
                 # A client that did not wait for the outcome has sent frames that are read only now.
                 accepted = self.client.log_in(event, self._transport, self.peer)
-                for held in self._engine.sasl_outcome(accepted):
-                    self._handle(held)
+                self._incoming.handle_all(self._engine.sasl_outcome(accepted))
                 if self._engine.closed:
                     self._hang_up()
             case ConnectionOpened(remote):
@@ -363,7 +310,7 @@ class AmqpConnection(asyncio.Protocol):
     def _let_go(self) -> list[asyncio.Task[BrokerError | None]]:
         """Returns what a client that has closed the connection waits for."""
         self._unread.clear()
-        self._unhandled.clear()
+        self._incoming.unhandled.clear()
         endings = self.links.close()
         for task in tuple(self._tasks):
             task.cancel()

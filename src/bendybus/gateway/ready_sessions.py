@@ -14,7 +14,7 @@ from bendybus.broker.partition_port import ReceivingPort
 from bendybus.domain.messages import Message
 from bendybus.domain.session_commands import SessionLock
 from bendybus.envelope import render_locked
-from bendybus.gateway.receiver import PAGE_BYTES_MAX
+from bendybus.gateway.receiver import PAGE_BYTES_MAX, payloads_in_memory
 from bendybus.names import LockToken
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class ReadySessions:
             link = by_token[lock.token]
             if more and messages:
                 self.add(link)
-            known = [message.payload for message in messages if message.payload is not None]
+            known = payloads_in_memory(host, messages)
             if len(known) < len(messages):
                 link.fetch(host, messages, known)
             elif messages:

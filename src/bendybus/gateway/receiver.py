@@ -35,7 +35,7 @@ from bendybus.names import Instant, LockToken
 if TYPE_CHECKING:
     from bendybus.gateway.connection import AmqpConnection
 
-__all__ = ["PAGE_BYTES_MAX", "PAGE_MAX", "Receiver"]
+__all__ = ["PAGE_BYTES_MAX", "PAGE_MAX", "Receiver", "payloads_in_memory"]
 
 # Messages in one read from a store: enough to make the read worthwhile, and not too many locks at once.
 PAGE_MAX: Final = 256
@@ -141,7 +141,7 @@ class Receiver:
             messages = self._lock(host, min(wanted, PAGE_MAX))
             if not messages:
                 continue
-            known = [message.payload for message in messages if message.payload is not None]
+            known = payloads_in_memory(host, messages)
             if len(known) < len(messages) or self._deletes:
                 self._fetch(host, messages, known)
                 wanted = self._wanted() - len(ready)
@@ -356,6 +356,14 @@ class Receiver:
         kept = [self._kept.popleft() for _ in range(count)]
         self._connection.holdings.keep(-_kept_size(kept))
         return kept
+
+
+def payloads_in_memory(host: ReceivingPort, messages: Sequence[Message]) -> list[bytes]:
+    """The payloads of these messages that need not be read, in their order. The messages were just locked."""
+    known = [message.payload for message in messages if message.payload is not None]
+    if len(known) < len(messages):
+        return host.at_hand(messages) or known
+    return known
 
 
 def _kept_size(kept: Sequence[_Kept]) -> int:

@@ -169,6 +169,9 @@ class FaultyStore:
         self._pass()
         return self._store.read(row_ids)
 
+    def at_hand(self, row_ids: Sequence[int]) -> list[bytes] | None:
+        return self._store.at_hand(row_ids) if self._fault.kind is FaultKind.HEAL else None
+
     def read_session_state(self, key: PartitionKey, session_id: SessionId) -> bytes | None:
         self._pass()
         return self._store.read_session_state(key, session_id)

@@ -33,6 +33,7 @@ from bendybus.store.protocol import (
     Snapshot,
     StoreImage,
     no_pause,
+    nothing_at_hand,
 )
 
 __all__ = ["MemoryStore"]
@@ -225,6 +226,8 @@ class MemoryStore:
     def read(self, row_ids: Sequence[int]) -> list[bytes | None]:
         self._check_available()
         return [self._bodies.get(row_id) for row_id in row_ids]
+
+    at_hand = nothing_at_hand
 
     def read_session_state(self, key: PartitionKey, session_id: SessionId) -> bytes | None:
         self._check_available()

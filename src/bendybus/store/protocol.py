@@ -29,6 +29,7 @@ __all__ = [
     "StoreImage",
     "StoreOwner",
     "no_pause",
+    "nothing_at_hand",
 ]
 
 NEVER_CLAIMED: Final = Epoch(0)
@@ -227,8 +228,18 @@ class MessagingStore(Protocol):
     def read(self, row_ids: Sequence[int]) -> list[bytes | None]:
         """Payloads by `Message.body_row_id`, in the order asked; None for one that has been removed."""
 
+    def at_hand(self, row_ids: Sequence[int]) -> list[bytes] | None:
+        """The payloads of messages that are here, if all of them are in memory.
+
+        Called by the event loop, so it waits for nothing.
+        """
+
     def read_session_state(self, key: PartitionKey, session_id: SessionId) -> bytes | None:
         """The session's stored state; None if there is none."""
+
+
+def nothing_at_hand(_self: object, _wanted: Sequence[object]) -> None:
+    """`at_hand` of what has to ask for every payload."""
 
 
 class SharedStore(MessagingStore, Protocol):

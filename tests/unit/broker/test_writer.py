@@ -9,6 +9,7 @@ import pytest
 
 from bendybus.broker.commit_group import LARGE_COMMAND
 from bendybus.broker.lifecycle import Availability
+from bendybus.broker.writer import FEW_COMMANDS, GATHERING_TURNS
 from bendybus.domain.commands import Enqueue
 from bendybus.domain.messages import SubQueue
 from bendybus.errors import StoreUnavailable
@@ -37,6 +38,30 @@ async def test_what_is_submitted_in_one_turn_of_the_loop_shares_a_commit():
             threading.Event().wait(0.02)
         await gated.settled()
         assert [len(group) for group in gated.store.groups] == [4]
+
+
+async def test_several_small_commands_wait_for_those_of_the_next_turns():
+    async with gated_queue(partitions=16) as gated:
+        for turn in range(GATHERING_TURNS):
+            for host in gated.queue.hosts[turn * FEW_COMMANDS : (turn + 1) * FEW_COMMANDS]:
+                host.submit(Enqueue([message()]), gated.replies.append)
+            # Time enough for the thread to begin a commit.
+            threading.Event().wait(0.02)
+            await asyncio.sleep(0)
+        await gated.settled()
+        assert [len(group) for group in gated.store.groups] == [GATHERING_TURNS * FEW_COMMANDS]
+
+
+async def test_a_few_commands_do_not_wait_for_the_next_turn():
+    async with gated_queue(partitions=16) as gated:
+        for turn in range(2):
+            for host in gated.queue.hosts[turn * 8 : turn * 8 + FEW_COMMANDS - 1]:
+                host.submit(Enqueue([message()]), gated.replies.append)
+            await asyncio.sleep(0)
+            assert gated.store.reached.wait(10)
+            threading.Event().wait(0.02)
+        await gated.settled()
+        assert [len(group) for group in gated.store.groups] == [FEW_COMMANDS - 1] * 2
 
 
 async def test_a_large_command_does_not_wait_for_the_end_of_the_turn():

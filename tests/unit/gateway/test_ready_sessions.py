@@ -127,6 +127,22 @@ async def test_a_link_that_must_read_delays_no_other():
         assert [link.sent for link in links] == [["a1"], ["b1"]]
 
 
+async def test_what_the_store_has_at_hand_is_sent_at_once():
+    async with gated_queue(requires_session=True) as gated:
+        await put(gated, "a1", "b1")
+        payloads: dict[int, bytes] = {}
+        for message in gated.host.partition.confirmed():
+            payloads[message.body_row_id], message.payload = message.payload, None
+        gated.store.at_hand = lambda row_ids: [payloads[row_id] for row_id in row_ids]
+        connection = FakeConnection()
+        receivers, links = links_on(gated, connection, "a", "b")
+        for receiver, link in zip(receivers, links, strict=True):
+            link.credit = 1
+            receiver.flow()
+        connection.flush_soon()
+        assert [link.sent for link in links] == [["a1"], ["b1"]]
+
+
 async def test_a_link_that_was_closed_in_the_meantime_is_given_nothing():
     async with gated_queue(requires_session=True) as gated:
         await put(gated, "a1", "b1")

@@ -43,6 +43,7 @@ from bendybus.store.protocol import (
     Snapshot,
     StoreOwner,
     no_pause,
+    nothing_at_hand,
 )
 
 __all__ = ["PostgresStore"]
@@ -297,6 +298,8 @@ class PostgresStore:
     def read(self, row_ids: Sequence[int]) -> list[bytes | None]:
         payloads = dict(self._fetch("read", array(row_ids)))
         return [payloads.get(row_id) for row_id in row_ids]
+
+    at_hand = nothing_at_hand
 
     def read_session_state(self, key: PartitionKey, session_id: SessionId) -> bytes | None:
         rows = self._fetch("session_state", key, session_id.encode())

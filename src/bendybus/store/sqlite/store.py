@@ -353,24 +353,16 @@ class SqliteStore:
             else:
                 payloads[row_id] = payload
         if others:
-            payloads |= self._read(others)
+            payloads |= _read(self._connections, others)
         return [payloads.get(row_id) for row_id in row_ids]
 
-    def _read(self, row_ids: list[int]) -> dict[int, bytes]:
-        try:
-            with self._connections.reading() as reader:
-                ids, sizes, joined = reader.execute(QUERIES["read"], (to_json(row_ids),)).fetchone()
-        except StoreError as error:
-            # More than SQLite returns as one value: read less at a time.
-            if not isinstance(error.__cause__, sqlite3.DataError) or len(row_ids) < 2:
-                raise
-            half = len(row_ids) // 2
-            return self._read(row_ids[:half]) | self._read(row_ids[half:])
-        payloads, start = {}, 0
-        for row_id, size in zip(json.loads(ids), json.loads(sizes), strict=True):
-            payloads[row_id] = joined[start : start + size]
-            start += size
-        assert start == len(joined or b""), "payloads and their lengths must agree"
+    def at_hand(self, row_ids: Sequence[int]) -> list[bytes] | None:
+        payloads: list[bytes] = []
+        for row_id in row_ids:
+            payload = self._commits.pending.payload(row_id)
+            if payload is None:
+                return None
+            payloads.append(payload)
         return payloads
 
     def read_session_state(self, key: PartitionKey, session_id: SessionId) -> bytes | None:
@@ -380,6 +372,24 @@ class SqliteStore:
         with self._connections.reading() as reader:
             row = reader.execute(QUERIES["session_state"], (key, session_id)).fetchone()
         return None if row is None else row[0]
+
+
+def _read(connections: Connections, row_ids: list[int]) -> dict[int, bytes]:
+    try:
+        with connections.reading() as reader:
+            ids, sizes, joined = reader.execute(QUERIES["read"], (to_json(row_ids),)).fetchone()
+    except StoreError as error:
+        # More than SQLite returns as one value: read less at a time.
+        if not isinstance(error.__cause__, sqlite3.DataError) or len(row_ids) < 2:
+            raise
+        half = len(row_ids) // 2
+        return _read(connections, row_ids[:half]) | _read(connections, row_ids[half:])
+    payloads, start = {}, 0
+    for row_id, size in zip(json.loads(ids), json.loads(sizes), strict=True):
+        payloads[row_id] = joined[start : start + size]
+        start += size
+    assert start == len(joined or b""), "payloads and their lengths must agree"
+    return payloads
 
 
 def hand_over(path: Path, namespace: str) -> None:
