@@ -308,7 +308,7 @@ class Entities:
         for host in entity.own.values():
             # A partition whose store is away is loaded when the store comes back.
             if host.key is not None:
-                host.load()
+                host.load_or_wait()
         if forwarder is not None:
             forwarder.wake()
         return entity

@@ -551,6 +551,29 @@ async def test_a_queue_that_nobody_uses_is_deleted_after_its_idle_time(open_brok
 
 
 @pytest.mark.row("P-32")
+@pytest.mark.row("P-32")
+async def test_a_queue_whose_store_goes_away_while_it_is_created_is_unavailable_there(
+    open_broker, catalog, monkeypatch
+):
+    """It was taken for available, so a deletion was accepted and left its partitions behind."""
+    add, loop = catalog.add, asyncio.get_running_loop()
+    async with open_broker() as broker:
+        store = next(iter(broker.stores))
+
+        def add_while_it_goes(record):
+            add(record)
+            loop.call_soon_threadsafe(store.fail, StoreUnavailable("a reply was lost"))
+
+        monkeypatch.setattr(catalog, "add", add_while_it_goes)
+        queue = await broker.queues.create(ORDERS)
+        assert {host.store.name for host in queue.hosts if host.availability is UNAVAILABLE} == {store.name}
+        with pytest.raises(StoreUnavailable, match="Nothing was changed"):
+            await broker.queues.delete("Orders")
+        await recovered(broker, store.name)
+        await broker.queues.delete("Orders")
+        assert store.store.partitions() == []
+
+
 async def test_a_queue_that_the_catalog_took_and_said_it_did_not_leaves_nothing_half_made(
     open_broker, catalog, monkeypatch
 ):
