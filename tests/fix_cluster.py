@@ -12,7 +12,8 @@ from bendybus.broker.broker import Broker
 from bendybus.broker.lifecycle import Availability
 from bendybus.cluster.cluster import Cluster
 from bendybus.cluster.following import Following
-from bendybus.cluster.link import Identity, PeerLink
+from bendybus.cluster.identity import Identity
+from bendybus.cluster.link_protocol import LinkProtocol
 from bendybus.cluster.serving import Service
 from bendybus.domain.entities import Tier
 from bendybus.envelope.contents import AmqpContents
@@ -55,7 +56,7 @@ class Member:
         self.service = Service(self.broker.entities, self.following.calls())
         self.cluster.peers.serve(self.service)
 
-    async def _connect(self, name: str, made: Callable[[], PeerLink]) -> None:
+    async def _connect(self, name: str, made: Callable[[], LinkProtocol]) -> None:
         other = self._others.by_name.get(name)
         if other is None or not hasattr(other, "cluster"):
             raise ConnectionRefusedError

@@ -16,7 +16,8 @@ from bendybus.broker.broker import Broker
 from bendybus.broker.lifecycle import Availability
 from bendybus.cluster.cluster import Cluster
 from bendybus.cluster.following import Following
-from bendybus.cluster.link import Identity, PeerLink
+from bendybus.cluster.identity import Identity
+from bendybus.cluster.link_protocol import LinkProtocol
 from bendybus.cluster.membership import DEAD_AFTER_S, GONE, STARTING
 from bendybus.cluster.node import Node
 from bendybus.cluster.ownership import Ownership
@@ -253,7 +254,7 @@ class NodeMember:
     def _be_replaced(self) -> None:
         self.replaced = True
 
-    async def _connect(self, name: str, made: Callable[[], PeerLink]) -> None:
+    async def _connect(self, name: str, made: Callable[[], LinkProtocol]) -> None:
         other = self._nodes.by_name.get(name)
         if other is None or other.silent or self.silent or not hasattr(other, "cluster"):
             raise ConnectionRefusedError

@@ -1,6 +1,7 @@
 """Several brokers: how the rate of one queue grows with their number.
 
     python tests/bench/brokers.py [--quick] [--share 0.2] [--kinds sqlite,postgresql] [--rounds 5]
+        [--count 40000] [--results FILE]
 
 One queue of 16 partitions over four messaging stores is served by one, two and four brokers, and clients are
 spread over all of them. Each broker process gets the same share of a core by a control group, so that a
@@ -61,8 +62,10 @@ SHAPES: Final = {
     "key": Shape(connections=CONNECTIONS, keys=1000),
 }
 CROSSING: Final = Shape(connections=4)
-# For each broker, so that each number of brokers is measured for about as long.
-COUNT, COUNT_QUICK = 12_000, 3_000
+# For each broker, so that each number of brokers is measured for about as long. Much more than senders have
+# in flight: what they send first fills their windows, in reads that are larger than later ones.
+COUNT, COUNT_QUICK = 40_000, 3_000
+CROSSING_COUNT: Final = 12_000
 ROUNDS, ROUNDS_QUICK = 5, 1
 TIMEOUT_S: Final = 180
 # Stores that have moved are back at their owners by then.
@@ -308,14 +311,18 @@ def measure_crossing(rounds: int) -> dict[str, float]:
         for number in range(rounds + 1):
             for mode, (place, endpoint) in product(("send", "receive"), enumerate(brokers.endpoints)):
                 if mode == "receive":
-                    load.load(endpoint, SINGLE, "send", COUNT, WINDOW, BODY_BYTES, TIMEOUT_S, CROSSING)
+                    load.load(
+                        endpoint, SINGLE, "send", CROSSING_COUNT, WINDOW, BODY_BYTES, TIMEOUT_S, CROSSING
+                    )
                 before = sum(map(_used_s, brokers.process_ids()))
-                load.load(endpoint, SINGLE, mode, COUNT, WINDOW, BODY_BYTES, TIMEOUT_S, CROSSING)
+                load.load(endpoint, SINGLE, mode, CROSSING_COUNT, WINDOW, BODY_BYTES, TIMEOUT_S, CROSSING)
                 used_s = sum(map(_used_s, brokers.process_ids())) - before
                 if mode == "send":
-                    load.load(endpoint, SINGLE, "receive", COUNT, WINDOW, BODY_BYTES, TIMEOUT_S, CROSSING)
+                    load.load(
+                        endpoint, SINGLE, "receive", CROSSING_COUNT, WINDOW, BODY_BYTES, TIMEOUT_S, CROSSING
+                    )
                 if number:  # the first round warms up
-                    costs.setdefault((mode, place), []).append(used_s / COUNT * PER_MESSAGES)
+                    costs.setdefault((mode, place), []).append(used_s / CROSSING_COUNT * PER_MESSAGES)
     median = {key: statistics.median(measured) for key, measured in costs.items()}
     # Who owns the one partition is known by what is cheaper.
     owner = min(range(2), key=lambda place: median["send", place])
@@ -389,9 +396,11 @@ def main() -> int:
     parser.add_argument("--share", type=float, default=0.2, help="of a core, for each broker")
     parser.add_argument("--kinds", type=lambda text: text.split(","), default=list(KINDS))
     parser.add_argument("--rounds", type=int, default=None)
+    parser.add_argument("--count", type=int, default=None, help="messages for each broker")
+    parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
     options.rounds = options.rounds or (ROUNDS_QUICK if options.quick else ROUNDS)
-    options.count = COUNT_QUICK if options.quick else COUNT
+    options.count = options.count or (COUNT_QUICK if options.quick else COUNT)
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
     reason = why_not()
     if reason:
@@ -413,7 +422,7 @@ def main() -> int:
         console.print(f"{what}: CPU {cpu_s:.2f} s per 100,000")
     if not options.quick:
         found = {"share": options.share, "rows": [_as_json(row) for row in rows], "crossing": crossing}
-        RESULTS.write_text(json.dumps(found, indent=2) + "\n")
+        options.results.write_text(json.dumps(found, indent=2) + "\n")
     return 0
 
 

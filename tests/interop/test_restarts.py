@@ -13,6 +13,9 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
 
+from bendybus.auth.connection_strings import ConnectionString
+from bendybus.management.client import ManagementClient
+from bendybus.management.properties import QUEUE, SUBSCRIPTION, TOPIC, changed_elements
 from fix_server import Kind, ServerProcess, StartServer, refusals
 from interop.conftest import Connect
 from interop.sdk import BREAKS_CONNECTIONS, CROSSWISE, Sdk, SdkQueue, open_all, receive
@@ -154,3 +157,28 @@ def test_a_data_folder_serves_one_server_at_a_time(server: ServerProcess) -> Non
     assert (second.returncode, second.stdout) == (2, "")
     assert second.stderr.startswith("bendybus: ") and len(refusals(second)) == 1
     assert str(server.data) in second.stderr and "another" in second.stderr.lower()
+
+
+def test_a_restart_enables_only_what_config_json_says_is_active(start_server: StartServer) -> None:
+    """An operator has disabled these while the server ran. The file gives a status to one of them."""
+    server = start_server(
+        {"unsaid": {}, "said": {"Status": "Active"}},
+        topics=[{"Name": "t", "Subscriptions": [{"Name": "s"}]}],
+    )
+    subscription = "t/Subscriptions/s"
+    paths = {"unsaid": QUEUE, "said": QUEUE, "t": TOPIC, subscription: SUBSCRIPTION}
+    with ManagementClient(ConnectionString.parse(server.connection_string)) as management:
+        for path, kind in paths.items():
+            management.update(
+                path, kind.element, changed_elements(kind, management.get(path), {"Status": "Disabled"})
+            )
+    assert server.stop() == os.EX_OK
+    server.start()
+    with ManagementClient(ConnectionString.parse(server.connection_string)) as management:
+        status = {path: management.get(path).text("Status") for path in paths}
+    assert status == {
+        "unsaid": "Disabled",
+        "said": "Active",
+        "t": "Disabled",
+        "t/Subscriptions/s": "Disabled",
+    }

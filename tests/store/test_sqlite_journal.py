@@ -192,11 +192,23 @@ def test_reads_show_what_is_pending(sqlite_bench: Bench, small_files: None) -> N
         assert connection.execute("SELECT count(*) FROM message WHERE sequence = 1").fetchone() == (1,)
 
 
-def test_a_large_commit_goes_straight_to_the_database(sqlite_bench: Bench) -> None:
+def test_a_large_commit_goes_straight_to_the_database(
+    sqlite_bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit_path, "LARGE_COMMIT_BYTES", 10_000)
     sqlite_bench.commit([new_message(1)])
     assert rows(sqlite_bench) == (0, 0)
     sqlite_bench.commit([new_message(2, b"x" * 20_000)])
     assert rows(sqlite_bench) == (2, 2)
+
+
+def test_large_messages_that_are_removed_soon_never_reach_the_database(sqlite_bench: Bench) -> None:
+    previous: list[Message] = []
+    for number in range(1, 101):
+        message = new_message(number, b"x" * 200_000)
+        sqlite_bench.commit([message], removed=previous)
+        previous = [message]
+        assert rows(sqlite_bench) == (0, 0)
 
 
 def test_while_most_messages_stay_they_go_straight_to_the_database(
@@ -255,7 +267,10 @@ def test_no_more_than_some_removals_wait(sqlite_bench: Bench, monkeypatch: pytes
     assert sqlite_bench.store._commits.pending.removed_before == 0
 
 
-def test_large_states_of_sessions_go_straight_to_the_database(sqlite_bench: Bench) -> None:
+def test_large_states_of_sessions_go_straight_to_the_database(
+    sqlite_bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit_path, "LARGE_COMMIT_BYTES", 10_000)
     change = PartitionChanges(sqlite_bench.keys[0], SequenceNumber(1000))
     change.session_states.append(SessionState(SessionId("s"), b"x" * 20_000, Instant(5)))
     sqlite_bench.store.commit([change])

@@ -300,6 +300,7 @@ class PartitionHost(PartitionSuccession):
                 durable.append(effect)
                 if isinstance(effect, RemoveMessages):
                     self._cache.forget(effect.messages)
+                    self._ahead.forget(effect.messages)
                 elif isinstance(effect, UpdateMessages) and self.queue.description.keep_completed_s:
                     # What is kept after its completion is read from the store, if ever.
                     self._cache.drop(each for each in effect.messages if each.subqueue is _COMPLETED)

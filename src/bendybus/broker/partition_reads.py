@@ -8,13 +8,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from bendybus.broker.host import Host
 from bendybus.broker.lifecycle import Availability, PartitionState
+from bendybus.broker.payload_cache import PayloadCache
+from bendybus.broker.read_ahead import ReadAhead
+from bendybus.broker.stores import AttachedStore
 from bendybus.domain.messages import Message, SubQueue
 from bendybus.domain.partition import Partition
 from bendybus.domain.session_commands import FindSessionState, SessionLock, SessionStateFound
 from bendybus.errors import BrokerError, StoreUnavailable
+from bendybus.names import Epoch, PartitionNumber
+from bendybus.store.protocol import PartitionKey
+
+if TYPE_CHECKING:
+    from bendybus.broker.entity import Entity
 
 __all__ = ["PartitionReads"]
 
@@ -22,6 +31,22 @@ logger = logging.getLogger(__name__)
 
 
 class PartitionReads(Host[Partition]):
+    def __init__(
+        self,
+        entity: Entity[Any, Any, Any],
+        number: PartitionNumber,
+        key: PartitionKey | None,
+        store: AttachedStore,
+        cache: PayloadCache,
+        epoch: Epoch | None = None,
+    ) -> None:
+        super().__init__(entity, number, key, store, cache, epoch)
+        self._ahead = ReadAhead(cache)
+
+    def _discard_memory(self) -> None:
+        super()._discard_memory()
+        self._ahead.clear()
+
     # -- what is known ------------------------------------------------------------
 
     def is_unknown(self, subqueue: SubQueue) -> bool:
@@ -46,7 +71,8 @@ class PartitionReads(Host[Partition]):
     ) -> None:
         """The payloads of these messages, from memory or from the store; None for a message that is gone.
 
-        Payloads that are read back are not kept: browsing a long backlog must not fill the memory.
+        Payloads that are read back are not kept: browsing a long backlog must not fill the memory. Only for
+        messages that were just locked, those of the next ones are read too, within a limit.
         """
         partition = self._held
         known = [message.payload for message in messages]
@@ -58,18 +84,30 @@ class PartitionReads(Host[Partition]):
             self.current.read(messages, done)
             return
 
+        ahead: list[Message] = []
+        if partition is not None and messages[-1].lock_token is not None:
+            ahead = self._ahead.choose(partition, messages)
+
         def answer(payloads: list[bytes | None] | Exception) -> None:
             if isinstance(payloads, Exception):
+                self._ahead.forget(ahead)
+                if ahead and not isinstance(payloads, StoreUnavailable):
+                    # What was not needed yet may be all that is damaged.
+                    ahead.clear()
+                    self.store.read(cold, answer)
+                    return
                 # If the store is away, it has already told us. If it is only slow, our memory is still valid.
                 if partition is self._held and not isinstance(payloads, StoreUnavailable):
                     logger.error("%s: payloads cannot be read: %s", self, payloads)
                     self.fail(payloads)
                 done(self._unavailable(payloads))
                 return
+            if ahead:
+                self._ahead.keep(ahead, payloads[len(cold) :])
             fresh = iter(payloads)
             done([next(fresh) if payload is None else payload for payload in known])
 
-        self.store.read(cold, answer)
+        self.store.read([*cold, *(message.body_row_id for message in ahead)], answer)
 
     @property
     def removes_promptly(self) -> bool:

@@ -16,6 +16,8 @@ __all__ = ["PAYLOAD_CACHE_BYTES", "PayloadCache"]
 # Enough for a few thousand messages in flight. A longer backlog stays on disk and is read back in
 # pages, which costs little. This memory is taken whether it is useful or not.
 PAYLOAD_CACHE_BYTES: Final = 16 * 1024 * 1024
+# Besides, for what is read ahead: behind a backlog, newer payloads have taken all of the above.
+READ_AHEAD_BYTES: Final = 4 * 1024 * 1024
 
 
 class PayloadCache:
@@ -26,6 +28,17 @@ class PayloadCache:
     @property
     def used_bytes(self) -> int:
         return self._used
+
+    @property
+    def room_ahead(self) -> int:
+        """How much may be read ahead."""
+        return self.limit_bytes + READ_AHEAD_BYTES - self._used
+
+    def add_ahead(self, message: Message, payload: bytes) -> None:
+        """Keep the payload of a message that will be needed soon."""
+        if message.payload is None and message.size <= self.room_ahead:
+            message.payload = payload
+            self._used += message.size
 
     def admit(self, messages: Sequence[Message]) -> None:
         """The store has these messages now. Keep their payloads if there is room; otherwise drop them."""

@@ -16,7 +16,7 @@ from typing import Final
 
 from bendybus.broker.queue import Queue
 from bendybus.broker.topic import Topic
-from bendybus.cluster.link import Identity
+from bendybus.cluster.identity import Identity
 from bendybus.cluster.linked_entities import LinkedEntitiesElsewhere
 from bendybus.cluster.peers import Peer, Peers
 from bendybus.cluster.remote import RemotePartition, RemoteQueuePartition, RemoteStore
@@ -125,7 +125,7 @@ class Cluster:
 
     def topic_partition(
         self, topic: Topic, generation: str, number: PartitionNumber, store: str
-    ) -> RemotePartition[Topic]:
+    ) -> RemotePartition:
         return self._owner(store).topic_partition(topic, generation, number, self._stores[store])
 
     def _owner(self, store: str) -> Peer:

@@ -36,6 +36,10 @@ HEAD_MAX: Final = 16 * 1024 * 1024
 # The largest message of the Premium tier has 100 MB. Frames of more than one message are much smaller.
 TAIL_MAX: Final = 128 * 1024 * 1024
 
+# Of the memory for what arrives. It grows to hold the whole of a larger frame, and is kept up to this size.
+ROOM_MIN: Final = 256 * 1024
+ROOM_KEPT: Final = 2 * 1024 * 1024
+
 _PREFIX: Final = Struct(">2sHII")
 _MARK: Final = b"BB"
 
@@ -179,10 +183,14 @@ class Frame:
 
     __slots__ = ("_decoders", "_tail", "items")
 
-    def __init__(self, head: bytes | memoryview, tail: memoryview, decoders: _Decoders) -> None:
+    def __init__(self, head: bytes, tail: memoryview, decoders: _Decoders) -> None:
         self._tail = tail
         self._decoders = decoders
         self.items: list[Item] = decoders.items(head)
+
+    def keep(self) -> None:
+        """Read by somebody later: the memory of the connection will have the next frame by then."""
+        self._tail = memoryview(bytes(self._tail))
 
     def command(self, ask: Ask) -> Command:
         decoded: Command = self._decoded(COMMANDS, ask.kind, ask.body)
@@ -225,44 +233,51 @@ class Frame:
 
 
 class FrameReader:
-    """Cuts what a connection brings into frames. `limit`: how large a frame may be."""
+    """Cuts what a connection brings into frames.
+
+    The connection writes into memory that is kept (`room`): large memory is expensive when it is fresh. So a
+    frame can be read until the next call, and later only if it is `kept`. The limits may be changed between
+    two frames.
+    """
 
     def __init__(self, head_max: int = HEAD_MAX, tail_max: int = TAIL_MAX) -> None:
+        """The limits say how large a frame may be."""
         self.head_max = head_max
         self.tail_max = tail_max
-        self._pieces: list[bytes] = []
-        """The beginning of a frame."""
-        self._missing = 0
-        """The frame is not complete before so many more bytes have arrived."""
+        self._memory = memoryview(bytearray(ROOM_MIN))
+        self._filled = 0
+        """So many bytes have arrived and are not read: the beginning of a frame."""
         self._decoders = _Decoders()
 
-    def feed(self, data: bytes) -> Iterator[Frame]:
-        """The frames that are complete now. The limits may be changed between two of them."""
-        if self._pieces:
-            self._pieces.append(data)
-            self._missing -= len(data)
-            if self._missing > 0:
-                return
-            data = b"".join(self._pieces)
-            self._pieces.clear()
-        view = memoryview(data)
-        at = 0
-        while (end := self._end(view, at)) <= len(view):
-            head_at = at + _PREFIX.size
-            _, _, head_size, _ = _PREFIX.unpack_from(view, at)
-            tail_at = head_at + head_size
-            yield Frame(view[head_at:tail_at], view[tail_at:end], self._decoders)
-            at = end
-        self._missing = end - len(data)
-        if at < len(data):
-            # The same object, and no copy, if no frame is complete.
-            self._pieces.append(data[at:])
+    def room(self) -> memoryview:
+        """Where the bytes that arrive next are to be written."""
+        return self._memory[self._filled :]
 
-    def _end(self, view: memoryview, at: int) -> int:
+    def arrived(self, count: int) -> Iterator[Frame]:
+        """The frames that are complete, now that so many bytes were written into the room."""
+        memory, filled = self._memory, self._filled + count
+        self._filled = filled
+        at = 0
+        while (end := self._end(memory, at, filled)) <= filled:
+            head_at = at + _PREFIX.size
+            _, _, head_size, _ = _PREFIX.unpack_from(memory, at)
+            tail_at = head_at + head_size
+            yield Frame(bytes(memory[head_at:tail_at]), memory[tail_at:end], self._decoders)
+            at = end
+        self._begin_with(memory[at:filled], end - at)
+
+    def _begin_with(self, rest: memoryview, size: int) -> None:
+        """Go on with a frame of this size, as far as is known, of which this has arrived."""
+        if size > len(self._memory) or ROOM_KEPT < len(self._memory) >= 2 * size:
+            self._memory = memoryview(bytearray(max(size, ROOM_MIN)))
+        self._memory[: len(rest)] = rest
+        self._filled = len(rest)
+
+    def _end(self, memory: memoryview, at: int, filled: int) -> int:
         """Where the frame that begins here ends, as far as is known."""
-        if len(view) - at < _PREFIX.size:
-            return at + max(_PREFIX.size, 1)
-        mark, version, head_size, tail_size = _PREFIX.unpack_from(view, at)
+        if filled - at < _PREFIX.size:
+            return at + _PREFIX.size
+        mark, version, head_size, tail_size = _PREFIX.unpack_from(memory, at)
         if mark != _MARK or version != FRAME_VERSION:
             raise FrameError("this is not a frame of a broker of this version")
         if head_size > self.head_max or tail_size > self.tail_max:
@@ -281,7 +296,7 @@ class _Decoders:
         self._items = msgspec.msgpack.Decoder(list[Item])
         self._tail = memoryview(b"")
 
-    def items(self, head: bytes | memoryview) -> list[Item]:
+    def items(self, head: bytes) -> list[Item]:
         try:
             return self._items.decode(head)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as refusal:

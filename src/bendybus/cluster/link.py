@@ -16,13 +16,12 @@ import hmac
 import logging
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from enum import Enum
 from os import urandom
 from typing import Any, Final, Protocol, TypeVar, cast
-from uuid import uuid4
 
 from bendybus.cluster.frames import HEAD_MAX, TAIL_MAX, Frame, FrameError, FrameReader, FrameWriter, error_of
+from bendybus.cluster.identity import Identity
 from bendybus.cluster.items import (
     Answer,
     Figures,
@@ -38,12 +37,13 @@ from bendybus.cluster.items import (
 from bendybus.domain.commands import Enqueued
 from bendybus.errors import BrokerError, ServerBusy, StoreUnavailable
 
-__all__ = ["Identity", "LinkUser", "PeerLink"]
+__all__ = ["LinkUser", "PeerLink"]
 
 logger = logging.getLogger(__name__)
 
-# The versions of what items mean that this broker speaks, the oldest and the newest.
-VERSIONS: Final = (1, 2)
+# The versions of what items mean that this broker speaks, the oldest and the newest. This is not `Final`, and
+# neither are two numbers below, so that tests can change them: compiled code has copies of what is final.
+VERSIONS = (1, 2)
 # `NewMessages` and `Stored`.
 JOINED_ITEMS_SINCE: Final = 2
 
@@ -51,12 +51,12 @@ CHALLENGE_SIZE: Final = 16
 # Until a broker has proved itself, only its greeting is read.
 GREETING_MAX: Final = 4096
 
-PING_S: Final = 1.0
+PING_S = 1.0
 # A broker that is busy for this long is of no use either. The time is counted in our own turns, so that a
 # broker that was suspended itself does not presume others dead.
 SILENT_TURNS_MAX: Final = 5
 # Bytes that clients have sent for partitions of the other broker and that it has not answered.
-UNANSWERED_MAX: Final = 64 * 1024 * 1024
+UNANSWERED_MAX = 64 * 1024 * 1024
 # A frame leaves at the end of the turn, or when its payloads are as large as this.
 FRAME_BYTES: Final = 1024 * 1024
 
@@ -90,22 +90,6 @@ LINK: Final[dict[tuple[LinkState, LinkEvent], LinkState]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """A broker, as it shows itself to the others."""
-
-    cluster: str
-    broker: str
-    secret: bytes = field(repr=False)
-    """The secret that only the members know."""
-    instance: str = field(default_factory=lambda: uuid4().hex)
-
-    def mac(self, prover: str, challenge: bytes, answered: bytes) -> bytes:
-        """Proves that `prover` knows the secret, to the side that has sent `challenge`."""
-        text = b"\0".join((self.cluster.encode(), prover.encode(), challenge, answered))
-        return hmac.digest(self.secret, text, "sha256")
-
-
 class LinkUser(Protocol):
     """What a link tells its broker."""
 
@@ -122,7 +106,7 @@ class LinkUser(Protocol):
         """A link that was open is closed. Everything that waited for it has been answered."""
 
 
-class PeerLink(asyncio.Protocol):
+class PeerLink:
     def __init__(self, me: Identity, user: LinkUser, expected: str | None = None) -> None:
         """`expected`: the broker that was called; None on the side that is called."""
         self._me = me
@@ -139,6 +123,7 @@ class PeerLink(asyncio.Protocol):
         """The frame that leaves next. Add to it with `send`."""
         self._reader = FrameReader(GREETING_MAX, 0)
         self._transport: asyncio.Transport | None = None
+        self._is_encrypted = False
         self._challenge = urandom(CHALLENGE_SIZE)
         self._their_challenge = b""
         self._waiting: dict[int, tuple[Callable[[Frame, Item], Any], Callable[[Any], None], int]] = {}
@@ -156,20 +141,26 @@ class PeerLink(asyncio.Protocol):
     def is_open(self) -> bool:
         return self.state is LinkState.OPEN
 
-    # -- the transport's calls ----------------------------------------------------
+    # -- the transport's calls (link_protocol.py) ---------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # `Transport` on asyncio, a type of its own on uvloop.
         self._transport = cast(asyncio.Transport, transport)
         _enlarge_buffer(transport)
+        self._is_encrypted = transport.get_extra_info("ssl_object") is not None
         me = self._me
         self._pinging = asyncio.get_running_loop().call_later(PING_S, self._ping)
         self.send(Hello(VERSIONS, me.cluster, me.broker, me.instance, self._challenge))
 
-    def data_received(self, data: bytes) -> None:
+    def room(self) -> memoryview:
+        """Where the bytes that arrive next are to be written."""
+        return self._reader.room()
+
+    def arrived(self, count: int) -> None:
+        """So many bytes were written into the room."""
         self._silent_turns = 0
         try:
-            for frame in self._reader.feed(data):
+            for frame in self._reader.arrived(count):
                 for item in frame.items:
                     self._handle(frame, item)
                 if self.is_open:
@@ -286,7 +277,12 @@ class PeerLink(asyncio.Protocol):
         if self.writer.is_empty or self.state is LinkState.CLOSED:
             return
         assert self._transport is not None
-        self._transport.writelines(self.writer.take())
+        pieces = self.writer.take()
+        if self._is_encrypted:
+            # Each piece would be a record of its own.
+            self._transport.write(b"".join(pieces))
+        else:
+            self._transport.writelines(pieces)
 
     def _ping(self) -> None:
         self._pinging = asyncio.get_running_loop().call_later(PING_S, self._ping)

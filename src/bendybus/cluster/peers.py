@@ -20,6 +20,7 @@ from bendybus.broker.queue import Queue
 from bendybus.broker.topic import Topic
 from bendybus.cluster.answers import answered
 from bendybus.cluster.frames import Frame, FrameError, refusal_of
+from bendybus.cluster.identity import Identity
 from bendybus.cluster.items import (
     Call,
     Item,
@@ -34,7 +35,8 @@ from bendybus.cluster.items import (
     Supply,
     requests_in,
 )
-from bendybus.cluster.link import Identity, PeerLink
+from bendybus.cluster.link import PeerLink
+from bendybus.cluster.link_protocol import LinkProtocol
 from bendybus.cluster.remote import RemotePartition, RemoteQueuePartition, RemoteStore
 from bendybus.cluster.supply import Supplier
 from bendybus.domain.messages import SubQueue
@@ -46,8 +48,9 @@ __all__ = ["Peer", "PeerService", "Peers"]
 
 logger = logging.getLogger(__name__)
 
-# Commands wait for so long for a broker that is being started again.
-GRACE_S: Final = 5.0
+# Commands wait for so long for a broker that is being started again. Not `Final`: tests change it, and
+# compiled code has copies of what is final.
+GRACE_S = 5.0
 RECONNECT_S: Final = 0.05
 
 _SUPPLIES: Final = (Supply, SessionSupply, SelectiveSupply, News, SessionLost, Status)
@@ -69,7 +72,7 @@ class _Known:
 
     def __init__(self, generation: str) -> None:
         self.generation = generation
-        self.partitions: dict[PartitionNumber, RemotePartition[Any]] = {}
+        self.partitions: dict[PartitionNumber, RemotePartition] = {}
         self.supplier: Supplier | None = None
 
 
@@ -111,13 +114,13 @@ class Peer:
 
     def topic_partition(
         self, topic: Topic, generation: str, number: PartitionNumber, store: RemoteStore
-    ) -> RemotePartition[Topic]:
+    ) -> RemotePartition:
         partition = RemotePartition(topic, number, store, self)
         self._add(self._known_entity(topic.path, generation), partition)
         return partition
 
     def release(
-        self, partition: RemotePartition[Any]
+        self, partition: RemotePartition
     ) -> tuple[list[tuple[SessionLock, SessionHolder]], list[LockToken]]:
         """The other broker does not own this partition any more. Returns what is left (supply.py)."""
         known = self._known.get(partition.path)
@@ -147,7 +150,7 @@ class Peer:
             known = self._known[path] = _Known(generation)
         return known
 
-    def _add(self, known: _Known, partition: RemotePartition[Any]) -> None:
+    def _add(self, known: _Known, partition: RemotePartition) -> None:
         known.partitions[partition.number] = partition
         # Of an entity that is new, the owner tells only what changes.
         partition.availability = self._availability
@@ -310,7 +313,7 @@ class Peers:
         """Called with what another broker says that it owns (`Owns`)."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
         """Each keeps the connection to one broker."""
-        self._connect: Callable[[str, Callable[[], PeerLink]], Any] | None = None
+        self._connect: Callable[[str, Callable[[], LinkProtocol]], Any] | None = None
         self._links: dict[PeerLink, None] = {}
         self._stopping = False
 
@@ -323,11 +326,11 @@ class Peers:
             if link.is_open:
                 service.opened(link)
 
-    def accept(self) -> PeerLink:
+    def accept(self) -> LinkProtocol:
         """A link for a broker that calls."""
-        return self._link(None)
+        return LinkProtocol(self._link(None))
 
-    def call_all(self, connect: Callable[[str, Callable[[], PeerLink]], Any]) -> None:
+    def call_all(self, connect: Callable[[str, Callable[[], LinkProtocol]], Any]) -> None:
         """Keep connections to the brokers that this one calls. `connect` opens one to a broker."""
         self._connect = connect
         for name in self.by_name:
@@ -360,12 +363,12 @@ class Peers:
             peer.close()
             del self.by_name[name]
 
-    async def _keep(self, name: str, connect: Callable[[str, Callable[[], PeerLink]], Any]) -> None:
+    async def _keep(self, name: str, connect: Callable[[str, Callable[[], LinkProtocol]], Any]) -> None:
         while not self._stopping:
             link = self._link(name)
 
-            def made(link: PeerLink = link) -> PeerLink:
-                return link
+            def made(link: PeerLink = link) -> LinkProtocol:
+                return LinkProtocol(link)
 
             try:
                 await connect(name, made)

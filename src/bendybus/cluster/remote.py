@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from bendybus.broker.entity import Entity
 from bendybus.broker.holders import SessionHolder
@@ -22,7 +22,6 @@ from bendybus.broker.mailbox import Leftovers, Mailbox, OnReply
 from bendybus.broker.partition_port import OnEnded, OnPayloads, PartitionPort
 from bendybus.broker.queue import Queue
 from bendybus.broker.selection import Selection
-from bendybus.broker.topic import Topic
 from bendybus.cluster.answers import (
     RemoteFigures,
     answered,
@@ -63,10 +62,6 @@ if TYPE_CHECKING:
 __all__ = ["RemotePartition", "RemoteQueuePartition", "RemoteStore"]
 
 
-E = TypeVar("E", bound=Queue | Topic)
-T = TypeVar("T")
-
-
 class RemoteStore:
     """A messaging store of another broker."""
 
@@ -75,11 +70,13 @@ class RemoteStore:
         self.state = StoreState.AVAILABLE
 
 
-class RemotePartition(Generic[E]):
+class RemotePartition:
     """A partition of any kind of entity: it takes commands."""
 
-    def __init__(self, entity: E, number: PartitionNumber, store: RemoteStore, peer: Peer) -> None:
-        self._entity: E = entity
+    def __init__(
+        self, entity: Entity[Any, Any, Any], number: PartitionNumber, store: RemoteStore, peer: Peer
+    ) -> None:
+        self._entity = entity
         self.number = number
         self.store = store
         self._peer = peer
@@ -92,7 +89,7 @@ class RemotePartition(Generic[E]):
         """How many commands the owner has not answered."""
         self._returned: Mailbox = []
         """Commands that the owner got when it was not the owner any more."""
-        self._behind: RemotePartition[E] | None = None
+        self._behind: RemotePartition | None = None
         """What stood for the partition before, while not all of its commands are answered. Ours wait, because
         some of its commands may come back."""
 
@@ -121,8 +118,7 @@ class RemotePartition(Generic[E]):
         mailbox, self._mailbox = self._mailbox, []
         for command, done in mailbox:
             self.submit(command, done)
-        whole: Entity[Any, Any, Any] = self._entity
-        whole.availability_changed(self)
+        self._entity.availability_changed(self)
 
     def give_up(self, pass_on: Callable[[Command, OnReply], None]) -> Leftovers:
         """Another broker owns the partition from now on.
@@ -135,7 +131,7 @@ class RemotePartition(Generic[E]):
         mailbox, self._mailbox = self._mailbox, []
         return Leftovers(mailbox, sessions, unsent)
 
-    def wait_behind(self, former: RemotePartition[E]) -> None:
+    def wait_behind(self, former: RemotePartition) -> None:
         """This object represents the partition now. Commands for the former owner come first."""
         self._behind = former if former._unanswered else former._behind
 
@@ -261,7 +257,7 @@ class RemotePartition(Generic[E]):
         return LookUp(request, self.path, self._entity.generation, [self.number], token)
 
 
-class RemoteQueuePartition(RemotePartition[Queue]):
+class RemoteQueuePartition(RemotePartition):
     """A partition that can be received from."""
 
     def __init__(
@@ -282,11 +278,8 @@ class RemoteQueuePartition(RemotePartition[Queue]):
         await self._supplier.known(subqueue)
 
     def lock(self, count: int, size_max: int, subqueue: SubQueue) -> list[Message]:
-        self._queue_is_used()
-        return self._supplier.take(self.number, count, size_max, subqueue)
-
-    def _queue_is_used(self) -> None:
         self._entity.accessed_at = self._entity.now()
+        return self._supplier.take(self.number, count, size_max, subqueue)
 
     def held_among(self, tokens: Sequence[LockToken], at: Instant) -> set[LockToken]:
         """All of them, as far as is known here: the owner checks when they are settled."""
@@ -330,7 +323,8 @@ class RemoteQueuePartition(RemotePartition[Queue]):
         else:
             PagedRead(messages, self._read_rows, read).read_next()
 
-    read_to_remove = read
+    def read_to_remove(self, messages: Sequence[Message], done: OnPayloads) -> None:
+        self.read(messages, done)
 
     def _read_rows(self, rows: list[int], done: OnPayloads) -> None:
         if (link := self._peer.link) is None:
@@ -348,7 +342,7 @@ class RemoteQueuePartition(RemotePartition[Queue]):
     # -- sessions -----------------------------------------------------------------
 
     def accept_next_session(self, *, exclusive: bool = True) -> SessionAccepted | None:
-        self._queue_is_used()
+        self._entity.accessed_at = self._entity.now()
         return self._supplier.next_session(self.number, exclusive=exclusive)
 
     def hold_session(self, lock: SessionLock, holder: SessionHolder) -> None:
@@ -371,7 +365,7 @@ class RemoteQueuePartition(RemotePartition[Queue]):
         self._supplier.sessions.wake(self.number)
 
     def lock_in_session(self, lock: SessionLock, count: int, size_max: int) -> list[Message]:
-        self._queue_is_used()
+        self._entity.accessed_at = self._entity.now()
         if self._behind is not None:
             # Messages that nobody has taken are given back first.
             return []

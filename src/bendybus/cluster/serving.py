@@ -183,8 +183,10 @@ class Service:
             case LookUp():
                 self._look_up(link, item)
             case Commit():
+                frame.keep()
                 self._spawn(link, item.id, self._commit(link, frame, item))
             case Call():
+                frame.keep()
                 self._spawn(link, item.id, self._call(link, frame, item))
             case _:
                 raise FrameError(f"a {type(item).__name__} that nobody expects")

@@ -158,6 +158,16 @@ class Partition:
         available = self._parts.stock.shelves[subqueue].available
         return [message for message in map(available.find, numbers) if message is not None]
 
+    def following(self, locked: Sequence[Message], count: int) -> list[Message]:
+        """Up to `count` messages that will probably be locked after these: with sessions, those of the next
+        sessions."""
+        stock = self._parts.stock
+        last = locked[-1]
+        if stock.session_locks is not None and last.subqueue is SubQueue.MAIN:
+            return stock.session_locks.sessions.first_offered(count)
+        start = SequenceNumber(last.sequence_number + 1)
+        return stock.shelves[last.subqueue].available.starting_at(start, count)
+
     def fitting_in_session(self, lock: SessionLock, count: int, size_max: int) -> int:
         """`fitting` for the messages of a session; 0 if its lock is lost."""
         locks = self._parts.stock.session_locks

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import nsmallest
-from itertools import chain
+from itertools import chain, islice
 from operator import attrgetter
 from typing import Final
 
@@ -25,6 +25,9 @@ __all__ = ["Session", "Sessions"]
 
 _number: Final = attrgetter("sequence_number")
 _UNSET: Final = Instant(0)
+
+# Of each session that is offered, `first_offered` returns at most so many messages.
+MESSAGES_NEXT: Final = 8
 
 
 @dataclass(slots=True, eq=False)
@@ -184,6 +187,12 @@ class Sessions:
     def next_offered(self) -> Session | None:
         """The session that has waited longest. It stays offered until it is locked."""
         return next(iter(self._offered.values()), None)
+
+    def first_offered(self, count: int) -> list[Message]:
+        """Up to `count` of the first messages of the sessions that are offered next."""
+        each = min(count, MESSAGES_NEXT)
+        runs = (session.waiting.starting_at(SequenceNumber(0), each) for session in self._offered.values())
+        return list(islice(chain.from_iterable(runs), count))
 
     def listed(self, updated_after: Instant | None, skip: int, count: int) -> tuple[list[SessionId], int]:
         """A page of the sessions that have messages or a state, and the total number of such sessions."""

@@ -20,7 +20,8 @@ from bendybus.admin.broker_routes import ListedBroker
 from bendybus.broker.broker import Broker
 from bendybus.cluster.cluster import Cluster, stores_of
 from bendybus.cluster.following import Following
-from bendybus.cluster.link import Identity, PeerLink
+from bendybus.cluster.identity import Identity
+from bendybus.cluster.link_protocol import LinkProtocol
 from bendybus.cluster.peers import Peer
 from bendybus.cluster.serving import Service
 from bendybus.errors import BrokerError, Unavailable
@@ -143,7 +144,7 @@ class ClusterMember(ClusterPart):
     def _socket(self, name: str) -> Path:
         return self.membership.folder / f"{name}.sock"
 
-    async def _connect(self, name: str, made: Callable[[], PeerLink]) -> Any:
+    async def _connect(self, name: str, made: Callable[[], LinkProtocol]) -> Any:
         return await asyncio.get_running_loop().create_unix_connection(made, str(self._socket(name)))
 
     # -- the catalog --------------------------------------------------------------

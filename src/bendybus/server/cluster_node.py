@@ -27,8 +27,10 @@ from bendybus.broker.broker import Broker
 from bendybus.cluster.cluster import Cluster, stores_of
 from bendybus.cluster.following import Following
 from bendybus.cluster.frames import Frame
+from bendybus.cluster.identity import Identity
 from bendybus.cluster.items import Call
-from bendybus.cluster.link import Identity, PeerLink
+from bendybus.cluster.link import PeerLink
+from bendybus.cluster.link_protocol import LinkProtocol
 from bendybus.cluster.membership import GONE, SERVING, STARTING, is_alive
 from bendybus.cluster.node import Node
 from bendybus.cluster.ownership import Ownership
@@ -112,7 +114,7 @@ class ClusterNode(ClusterPart):
         self._node = node = Node(row, PostgresRoster(self._address), catalog, cluster, _end)
         exits.push_async_callback(node.stop)
 
-        async def connect(name: str, made: Callable[[], PeerLink]) -> Any:
+        async def connect(name: str, made: Callable[[], LinkProtocol]) -> Any:
             address = node.addresses.get(name)
             if address is None:
                 raise ConnectionRefusedError(f"the broker {name} is gone")

@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Set
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from bendybus import audit
 from bendybus.admin.authorization_rules import AuthorizationRules
 from bendybus.broker.broker import Broker
+from bendybus.domain.entities import QueueDescription, normalise_path
+from bendybus.domain.topic_entities import SubscriptionDescription, TopicDescription
 from bendybus.errors import ConfigError, RequestError, StoreUnavailable, Unavailable
 from bendybus.server.cluster_node import ClusterNode
 from bendybus.server.cluster_part import ClusterPart
@@ -23,6 +28,8 @@ from bendybus.server.emulator_config import NamespaceConfig, parse_config
 __all__ = ["Described"]
 
 logger = logging.getLogger(__name__)
+
+D = TypeVar("D", QueueDescription, TopicDescription, SubscriptionDescription)
 
 # A question of a cluster's broker to the one that leads: its file's name and text.
 CONFIG: Final = "config"
@@ -72,9 +79,24 @@ class Described:
 
     async def _apply(self, config: NamespaceConfig) -> None:
         with audit.acting(audit.Actor("Config.json", namespace=config.name)):
-            await self._broker.ensure(config.topics, config.queues, config.subscriptions)
+            keep_status = partial(self._keep_status, config.with_status)
+            await self._broker.ensure(
+                [keep_status(topic) for topic in config.topics],
+                [keep_status(queue) for queue in config.queues],
+                [keep_status(subscription) for subscription in config.subscriptions],
+            )
             for scope, rules in config.rules.items():
                 await self._rules.bring(scope, rules)
+
+    def _keep_status(self, with_status: Set[str], description: D) -> D:
+        """The description, with the status that the entity has if the file sets none.
+
+        An operator who disables a queue while the server runs expects that a restart does not enable it.
+        """
+        existing = self._broker.entities.look_up(description.path)
+        if existing is None or normalise_path(description.path) in with_status:
+            return description
+        return replace(description, status=existing.description.status)
 
     async def _apply_in_cluster(self, node: ClusterNode) -> None:
         node.others.answer(CONFIG, tuple[str, str], lambda passed: self._apply_of_another(node, *passed))

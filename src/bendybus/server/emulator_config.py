@@ -44,6 +44,8 @@ class NamespaceConfig:
     subscriptions: tuple[SubscriptionDescription, ...] = ()
     rules: Mapping[str, tuple[AuthorizationRule, ...]] = field(default_factory=dict)
     """By queue or topic; the namespace's own under the empty name."""
+    with_status: frozenset[str] = frozenset()
+    """The entities whose status the file sets, by normalised path."""
     tier: Tier | None = None
     premium_partitions: int | None = None
     disable_local_auth: bool | None = None
@@ -119,6 +121,7 @@ class _Reader:
         self._topics: dict[str, TopicDescription] = {}
         self._subscriptions: dict[str, SubscriptionDescription] = {}
         self._rules: dict[str, tuple[AuthorizationRule, ...]] = {}
+        self._with_status: set[str] = set()
 
     def namespace(self, node: JsonNode) -> NamespaceConfig:
         members = node.members(*NAMESPACE_MEMBERS)
@@ -137,6 +140,7 @@ class _Reader:
             tuple(self._topics.values()),
             tuple(self._subscriptions.values()),
             self._rules,
+            frozenset(self._with_status),
             _tier(members["Tier"]) if "Tier" in members else None,
             _premium_partitions(members),
             members["DisableLocalAuth"].boolean() if "DisableLocalAuth" in members else None,
@@ -160,6 +164,7 @@ class _Reader:
         values = _values(members, QUEUE)
         queue = self._described(node, lambda: QueueDescription(EntityPath(path), **values))
         self._queues[normalise_path(queue.path)] = queue
+        self._note_status(queue.path, values)
         if "AuthorizationRules" in members:
             self._read_rules(members["AuthorizationRules"], scope=queue.path)
 
@@ -171,6 +176,7 @@ class _Reader:
         values = _values(members, TOPIC)
         topic = self._described(node, lambda: TopicDescription(EntityPath(path), **values))
         self._topics[normalise_path(topic.path)] = topic
+        self._note_status(topic.path, values)
         if "AuthorizationRules" in members:
             self._read_rules(members["AuthorizationRules"], scope=topic.path)
         if "Subscriptions" in members:
@@ -191,6 +197,7 @@ class _Reader:
                 values["rules"] = tuple(rules)
         made = self._described(node, lambda: SubscriptionDescription.of(topic, name, **values))
         self._subscriptions[normalise_path(made.path)] = made
+        self._note_status(made.path, values)
 
     def _read_rule(self, node: JsonNode) -> RuleDescription:
         members = node.members("Name", "Properties")
@@ -221,6 +228,10 @@ class _Reader:
             if normalise_path(path) in known:
                 members["Name"].refuse(f"another {what} of this file has that name (case does not count)")
         return path
+
+    def _note_status(self, path: str, values: Mapping[str, Any]) -> None:
+        if "status" in values:
+            self._with_status.add(normalise_path(path))
 
     def _described(self, node: JsonNode, describe: Callable[[], T]) -> T:
         try:

@@ -45,6 +45,10 @@ to_json = json.JSONEncoder(separators=(",", ":")).encode
 _STATES: Final = tuple(MessageState)
 _SUBQUEUES: Final = tuple(SubQueue)
 
+# The columns of `load_page` that every message has; one more is the session id.
+PLAIN_COLUMNS: Final = 5
+SESSION_COLUMNS: Final = 6
+
 
 _Run: TypeAlias = tuple[int, int, int, int, int | None, list[int]]
 """First id, partition, first sequence number, enqueued_at, expires_at, and each message's size."""
@@ -269,26 +273,29 @@ def collector_paused() -> Iterator[None]:
 def decode_rows(
     rows: Iterable[Sequence[Any]], sessions: dict[str, SessionId], origins: dict[int, Origin]
 ) -> list[Message]:
-    """Some of a partition's messages. `sessions` and `origins` hold one object for each shared value."""
+    """Some of a partition's messages. `sessions` and `origins` hold one object for each shared value.
+
+    Rows are in the order of the columns of `load_page`, and end early if nothing special follows.
+    """
     messages = []
     for row in rows:
-        row_id, sequence, state, subqueue, failures, enqueued_at, expires_at, size, session, amendment = row[
-            :10
-        ]
+        count = len(row)
+        session = row[5] if count > PLAIN_COLUMNS else None
         if session is not None:
             session = sessions.setdefault(session, session)
-        message = Message(None, size=size, expires_at=expires_at, session_id=session)
-        message.row_id = row_id
-        message.sequence_number = sequence
-        message.enqueued_at = enqueued_at
-        message.state = _STATES[state]
-        message.subqueue = _SUBQUEUES[subqueue]
-        message.delivery_count = failures
-        if amendment is not None:
-            message.amendment = _decode_amendment(amendment)
-        if row[10] is not None:
-            origin, hops, body = row[10:]
-            message.origin = _decode_origin(origin, hops, body, origins)
+        message = Message(None, size=row[4], expires_at=row[3], session_id=session)
+        message.row_id = row[0]
+        message.sequence_number = row[1]
+        message.enqueued_at = row[2]
+        if count > SESSION_COLUMNS:
+            state, subqueue, failures, amendment, origin, hops, body = row[SESSION_COLUMNS:]
+            message.state = _STATES[state]
+            message.subqueue = _SUBQUEUES[subqueue]
+            message.delivery_count = failures
+            if amendment is not None:
+                message.amendment = _decode_amendment(amendment)
+            if origin is not None:
+                message.origin = _decode_origin(origin, hops, body, origins)
         messages.append(message)
     return messages
 

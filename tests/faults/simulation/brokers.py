@@ -15,7 +15,8 @@ from bendybus.broker.broker import Broker
 from bendybus.broker.lifecycle import Availability
 from bendybus.cluster.cluster import Cluster
 from bendybus.cluster.following import Following
-from bendybus.cluster.link import Identity, PeerLink
+from bendybus.cluster.identity import Identity
+from bendybus.cluster.link_protocol import LinkProtocol
 from bendybus.cluster.membership import STARTING
 from bendybus.cluster.node import Node
 from bendybus.cluster.ownership import Ownership
@@ -122,7 +123,7 @@ class ClusterBroker(Process):
         roster = RosterAccess(machines.catalog, self.disk, to_catalog)
         self.node = node = Node(row, roster, catalog, cluster, self.stop)
 
-        async def connect(name: str, made: Callable[[], PeerLink]) -> Any:
+        async def connect(name: str, made: Callable[[], LinkProtocol]) -> Any:
             address = node.addresses.get(name)
             if address is None:
                 raise ConnectionRefusedError(f"the broker {name} is gone")

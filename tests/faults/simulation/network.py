@@ -105,7 +105,7 @@ class End(asyncio.Transport):
         self.loop = loop
         self.side = side
         self.peer: End
-        self.protocol: asyncio.Protocol | None = None
+        self.protocol: asyncio.Protocol | asyncio.BufferedProtocol | None = None
         self.lost = False
         self._closing = False
         self._reading = True
@@ -211,8 +211,20 @@ class End(asyncio.Transport):
         data, self._arrived = b"".join(self._arrived), []
         if data:
             self.peer._taken(len(data))
-            self.protocol.data_received(data)
+            self._give(self.protocol, data)
         self._end_if_over()
+
+    @staticmethod
+    def _give(protocol: asyncio.Protocol | asyncio.BufferedProtocol, data: bytes) -> None:
+        if isinstance(protocol, asyncio.Protocol):
+            protocol.data_received(data)
+            return
+        while data:
+            room = protocol.get_buffer(-1)
+            count = min(len(room), len(data))
+            room[:count] = data[:count]
+            protocol.buffer_updated(count)
+            data = data[count:]
 
     def _taken(self, size: int) -> None:
         self._under_way -= size

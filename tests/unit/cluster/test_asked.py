@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
-from bendybus.broker.partition_host import PartitionHost
+from bendybus.broker.commit_group import OnCommitted, Share
 from bendybus.broker.queue import Queue
+from bendybus.broker.writer import StoreWriter
 from bendybus.cluster import link
-from bendybus.cluster.frames import Frame
-from bendybus.cluster.items import Answer, Ask, Item, NewMessages, Stored
-from bendybus.cluster.link import PeerLink
+from bendybus.cluster.frames import FrameReader
+from bendybus.cluster.items import Answer, Ask, NewMessages, Stored
+from bendybus.cluster.link_protocol import LinkProtocol
 from bendybus.cluster.remote import RemotePartition
 from bendybus.domain.commands import Complete, Enqueue, Enqueued, Peek
+from bendybus.domain.effects import StoreMessages
 from bendybus.domain.entities import QueueDescription
 from bendybus.domain.messages import Message, SubQueue
 from bendybus.errors import InvalidOperation, QuotaExceeded
@@ -23,7 +26,7 @@ from fix_cluster import Members, members
 MEBIBYTE = 1024 * 1024
 
 
-async def queues(cluster: Members, **properties: object) -> tuple[Queue, Queue, RemotePartition[Queue]]:
+async def queues(cluster: Members, **properties: object) -> tuple[Queue, Queue, RemotePartition]:
     """The queue at both brokers, and a partition that the second one owns, as the first one sees it."""
     path = EntityPath("orders")
     await cluster["a"].broker.queues.create(QueueDescription(path, enable_partitioning=True, **properties))
@@ -37,23 +40,23 @@ def made(*texts: str, session: str | None = None, size: int = 1) -> list[Message
     return [Message(text.encode(), size, session_id=session) for text in texts]
 
 
-async def texts_in(partition: RemotePartition[Queue]) -> list[str]:
+async def texts_in(partition: RemotePartition) -> list[str]:
     given = await partition.ask(Peek(SequenceNumber(0), 100))
     return [message.payload.decode() for message in given.messages]
 
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many messages each command had that a partition was given."""
+    """How many messages each command had that a partition was given, as its store's writer sees it."""
     counts: list[int] = []
-    submit = PartitionHost.submit
+    submit = StoreWriter.submit
 
-    def counting(self: PartitionHost, command: object, done: object) -> None:
-        if isinstance(command, Enqueue):
-            counts.append(len(command.messages))
-        submit(self, command, done)
+    def counting(self: StoreWriter, shares: Sequence[Share], committed: OnCommitted) -> None:
+        effects = [effect for share in shares for effect in share.effects]
+        counts.extend(len(effect.messages) for effect in effects if isinstance(effect, StoreMessages))
+        submit(self, shares, committed)
 
-    monkeypatch.setattr(PartitionHost, "submit", counting)
+    monkeypatch.setattr(StoreWriter, "submit", counting)
     return counts
 
 
@@ -73,15 +76,21 @@ async def test_what_clients_send_in_one_turn_is_one_command_for_the_owner(counte
 
 @pytest.fixture
 def items(monkeypatch: pytest.MonkeyPatch) -> list[type]:
-    """The kinds of items that brokers say to each other."""
+    """The kinds of items that brokers say to each other, read where a connection brings them.
+
+    Compiled code makes the calls behind that directly.
+    """
     said: list[type] = []
-    handle = PeerLink._handle
+    readers: dict[LinkProtocol, FrameReader] = {}
+    updated = LinkProtocol.buffer_updated
 
-    def handling(self: PeerLink, frame: Frame, item: Item) -> None:
-        said.append(type(item))
-        handle(self, frame, item)
+    def reading(self: LinkProtocol, nbytes: int) -> None:
+        reader = readers.setdefault(self, FrameReader())
+        reader.room()[:nbytes] = self.get_buffer(-1)[:nbytes]
+        said.extend(type(item) for frame in reader.arrived(nbytes) for item in frame.items)
+        updated(self, nbytes)
 
-    monkeypatch.setattr(PeerLink, "_handle", handling)
+    monkeypatch.setattr(LinkProtocol, "buffer_updated", reading)
     return said
 
 

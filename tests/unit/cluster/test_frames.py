@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,10 @@ from bendybus.amqp.types import Symbol, Timestamp
 from bendybus.cluster import items
 from bendybus.cluster.frames import (
     HEAD_MAX,
+    ROOM_KEPT,
+    ROOM_MIN,
     TAIL_MAX,
+    Frame,
     FrameError,
     FrameReader,
     FrameWriter,
@@ -94,6 +98,20 @@ def written(*added: Item, writer: FrameWriter | None = None) -> bytes:
     return b"".join(writer.take())
 
 
+def fed(reader: FrameReader, data: bytes) -> Iterator[Frame]:
+    """Bytes arrive. A connection brings as many at once as there is room for."""
+    while data:
+        room = reader.room()
+        count = min(len(room), len(data))
+        room[:count] = data[:count]
+        data = data[count:]
+        yield from reader.arrived(count)
+
+
+def frames_of(data: bytes) -> Iterator[Frame]:
+    return fed(FrameReader(), data)
+
+
 def add_new(
     writer: FrameWriter, request: int, path: str, generation: str, number: int, sent: list[Message]
 ) -> None:
@@ -105,7 +123,7 @@ def add_new(
 def crossed(command: Command) -> Command:
     """A command as the other broker gets it."""
     writer = FrameWriter()
-    (frame,) = FrameReader().feed(written(writer.command(7, "orders", "g", 3, command), writer=writer))
+    (frame,) = frames_of(written(writer.command(7, "orders", "g", 3, command), writer=writer))
     (ask,) = frame.items
     assert isinstance(ask, Ask)
     assert (ask.id, ask.path, ask.generation, ask.number) == (7, "orders", "g", 3)
@@ -114,7 +132,7 @@ def crossed(command: Command) -> Command:
 
 def answered(reply: Reply) -> Reply:
     writer = FrameWriter()
-    (frame,) = FrameReader().feed(written(Answer(7, kind_of(reply), writer.encoded(reply)), writer=writer))
+    (frame,) = frames_of(written(Answer(7, kind_of(reply), writer.encoded(reply)), writer=writer))
     (answer,) = frame.items
     assert isinstance(answer, Answer)
     return frame.reply(answer.kind, answer.body)
@@ -176,7 +194,7 @@ def test_payloads_of_several_items_share_the_tail() -> None:
     supply = Supply("orders", "g", 0, None, 4, 2, writer.encoded([first, second]))
     spans: list[tuple[int, int] | None] = [writer.add_payload(b"four"), None]
 
-    (frame,) = FrameReader().feed(written(supply, Payloads(9, spans), writer=writer))
+    (frame,) = frames_of(written(supply, Payloads(9, spans), writer=writer))
 
     found, read = frame.items
     assert isinstance(found, Supply)
@@ -191,7 +209,7 @@ def test_commands_with_new_messages_that_follow_each_other_are_one_item() -> Non
     add_new(writer, 7, "orders", "g", 3, [Message(b"one", 4), Message(b"", 1, Timestamp(5))])
     add_new(writer, 8, "orders", "g", 0, [Message(b"three", 6, None, Symbol("session"))])
 
-    (frame,) = FrameReader().feed(written(writer=writer))
+    (frame,) = frames_of(written(writer=writer))
 
     (item,) = frame.items
     assert isinstance(item, NewMessages)
@@ -214,7 +232,7 @@ def test_other_commands_with_new_messages_are_another_item(
     add_new(writer, 7, "orders", "g", 3, [Message(b"one", 4)])
     add_new(writer, request_number, path, generation, 3, [Message(b"two", 4)])
 
-    (frame,) = FrameReader().feed(written(writer=writer))
+    (frame,) = frames_of(written(writer=writer))
 
     found = [each for item in frame.items for each in frame.new_messages(item)]
     assert [(request, [each.payload for each in sent]) for request, _, sent in found] == [
@@ -229,7 +247,7 @@ def test_new_messages_stay_behind_what_was_added_before() -> None:
     writer.add(writer.command(2, "orders", "g", 3, Peek(0, 1)))
     add_new(writer, 3, "orders", "g", 3, [Message(b"two", 4)])
 
-    (frame,) = FrameReader().feed(written(writer=writer))
+    (frame,) = frames_of(written(writer=writer))
 
     assert list(map(type, frame.items)) == [NewMessages, Ask, NewMessages]
 
@@ -252,7 +270,7 @@ def test_new_messages_with_heads_that_do_not_fit_are_refused(
     heads = [(length, 1, None, None) for length in lengths]
 
     with pytest.raises(FrameError):
-        (frame,) = FrameReader().feed(written(NewMessages(1, "q", "g", commands, heads), writer=writer))
+        (frame,) = frames_of(written(NewMessages(1, "q", "g", commands, heads), writer=writer))
         list(frame.new_messages(frame.items[0]))
 
 
@@ -283,16 +301,53 @@ def test_however_the_bytes_arrive_the_frames_are_the_same(counts: list[int], dat
     reader, frames, at = FrameReader(), [], 0
     while at < len(stream):
         size = data.draw(st.integers(1, len(stream) - at))
-        frames += reader.feed(stream[at : at + size])
+        frames += fed(reader, stream[at : at + size])
         at += size
 
     assert [frame.items for frame in frames] == sent
 
 
+@pytest.mark.parametrize("size", [10, ROOM_MIN, 3 * ROOM_KEPT])
+def test_a_frame_of_any_size_is_read(size: int) -> None:
+    reader = FrameReader()
+    stream = b""
+    for text in (b"x" * size, b"y", b"z" * size):
+        writer = FrameWriter()
+        stream += written(Payloads(1, [writer.add_payload(text)]), writer=writer)
+
+    found = []
+    for frame in fed(reader, stream):
+        (item,) = frame.items
+        assert isinstance(item, Payloads)
+        found += frame.payloads(item.spans)
+
+    assert found == [b"x" * size, b"y", b"z" * size]
+
+
+def test_the_memory_of_a_large_frame_is_not_kept() -> None:
+    reader, writer = FrameReader(), FrameWriter()
+    large = written(Payloads(1, [writer.add_payload(b"x" * 3 * ROOM_KEPT)]), writer=writer)
+
+    list(fed(reader, large))
+
+    assert len(reader.room()) == ROOM_MIN
+
+
+def test_a_frame_that_is_kept_can_be_read_after_the_next_one_has_arrived() -> None:
+    reader, frames = FrameReader(), []
+    for text in (b"one", b"two"):
+        writer = FrameWriter()
+        for frame in fed(reader, written(Payloads(1, [writer.add_payload(text)]), writer=writer)):
+            frame.keep()
+            frames.append(frame)
+
+    assert [frame.payloads(frame.items[0].spans) for frame in frames] == [[b"one"], [b"two"]]
+
+
 @given(st.binary(max_size=200))
 def test_what_is_not_a_frame_is_refused_or_waited_for(noise: bytes) -> None:
     try:
-        frames = list(FrameReader().feed(noise))
+        frames = list(frames_of(noise))
     except FrameError:
         return
     assert not frames
@@ -302,7 +357,7 @@ def test_what_is_not_a_frame_is_refused_or_waited_for(noise: bytes) -> None:
 def test_a_malformed_head_is_refused(head: bytes, tail: bytes) -> None:
     data = struct.pack(">2sHII", b"BB", 1, len(head), len(tail)) + head + tail
     try:
-        (frame,) = FrameReader().feed(data)
+        (frame,) = frames_of(data)
         for item in frame.items:
             if isinstance(item, Ask):
                 frame.command(item)
@@ -316,7 +371,7 @@ def test_a_changed_byte_is_refused_or_is_another_frame_of_the_right_types(data) 
     sent = bytearray(written(writer.command(1, "q", "g", 0, Enqueue([Message(b"body", 4)])), writer=writer))
     sent[data.draw(st.integers(12, len(sent) - 1))] = data.draw(st.integers(0, 255))
     try:
-        for frame in FrameReader().feed(bytes(sent)):
+        for frame in frames_of(bytes(sent)):
             for item in frame.items:
                 if isinstance(item, Ask):
                     frame.command(item)
@@ -327,7 +382,7 @@ def test_a_changed_byte_is_refused_or_is_another_frame_of_the_right_types(data) 
 @pytest.mark.parametrize("sizes", [(HEAD_MAX + 1, 0), (0, TAIL_MAX + 1)])
 def test_a_frame_that_announces_too_much_is_refused_before_it_arrives(sizes: tuple[int, int]) -> None:
     with pytest.raises(FrameError, match="at most"):
-        list(FrameReader().feed(struct.pack(">2sHII", b"BB", 1, *sizes)))
+        list(frames_of(struct.pack(">2sHII", b"BB", 1, *sizes)))
 
 
 def test_a_frame_of_another_version_is_refused() -> None:
@@ -335,14 +390,14 @@ def test_a_frame_of_another_version_is_refused() -> None:
     data[3] += 1
 
     with pytest.raises(FrameError, match="version"):
-        list(FrameReader().feed(bytes(data)))
+        list(frames_of(bytes(data)))
 
 
 @pytest.mark.parametrize("span", [(-1, 2), (0, 99), (5, 1), (2, -1)])
 def test_a_payload_outside_of_its_frame_is_refused(span: tuple[int, int]) -> None:
     writer = FrameWriter()
     writer.add_payload(b"four")
-    (frame,) = FrameReader().feed(written(Ping(), writer=writer))
+    (frame,) = frames_of(written(Ping(), writer=writer))
 
     with pytest.raises(FrameError, match="outside"):
         frame.payloads([span])
@@ -350,7 +405,7 @@ def test_a_payload_outside_of_its_frame_is_refused(span: tuple[int, int]) -> Non
 
 def test_a_command_with_an_unknown_number_is_refused() -> None:
     ask = Ask(1, "q", "g", 0, 9999, FrameWriter().encoded({}))
-    (frame,) = FrameReader().feed(written(ask))
+    (frame,) = frames_of(written(ask))
 
     with pytest.raises(FrameError, match="9999"):
         frame.command(ask)
@@ -373,7 +428,7 @@ def test_every_command_and_reply_crosses_or_is_the_owners_own() -> None:
     ids=lambda error: type(error).__name__,
 )
 def test_errors_arrive_as_they_were(error: errors.BrokerError) -> None:
-    (frame,) = FrameReader().feed(written(refusal_of(5, error)))
+    (frame,) = frames_of(written(refusal_of(5, error)))
     (refusal,) = frame.items
     assert isinstance(refusal, items.Refusal)
     arrived = error_of(refusal)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,10 @@ import pytest
 
 from bendybus.cluster import link as link_module
 from bendybus.cluster.frames import Frame, FrameError, refusal_of
-from bendybus.cluster.items import Call, Hello, Item, Ping, Returned
-from bendybus.cluster.link import Identity, PeerLink
+from bendybus.cluster.identity import Identity
+from bendybus.cluster.items import Call, Hello, Item, Payloads, Ping, Returned
+from bendybus.cluster.link import PeerLink
+from bendybus.cluster.link_protocol import LinkProtocol
 from bendybus.domain.commands import Enqueued
 from bendybus.errors import BrokerError, InvalidOperation, ServerBusy, StoreUnavailable
 from bendybus.names import SequenceNumber
@@ -67,8 +69,8 @@ class Pair:
         loop = asyncio.get_running_loop()
         one, other = socket.socketpair()
         self.links = PeerLink(first, self.users[0], expected), PeerLink(second, self.users[1])
-        await loop.create_connection(lambda: self.links[0], sock=one)
-        await loop.create_connection(lambda: self.links[1], sock=other)
+        await loop.create_connection(lambda: LinkProtocol(self.links[0]), sock=one)
+        await loop.create_connection(lambda: LinkProtocol(self.links[1]), sock=other)
 
     async def opened(self) -> None:
         for user in self.users:
@@ -127,6 +129,38 @@ async def test_the_system_buffers_whole_frames_for_a_broker_that_is_busy(pair: P
     # Linux doubles the number, for what it needs itself.
     wanted = 2 * min(link_module.BUFFER_BYTES, system_max)
     assert connected.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == wanted
+
+
+class Written(asyncio.Transport):
+    """A transport that keeps what is written. `encrypted`: as if it were TLS."""
+
+    def __init__(self, encrypted: bool) -> None:
+        super().__init__({"ssl_object": object()} if encrypted else None)
+        self.calls: list[list[bytes]] = []
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.calls.append([bytes(data)])
+
+    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
+        self.calls.append([bytes(data) for data in list_of_data])
+
+    def abort(self) -> None: ...
+
+
+@pytest.mark.parametrize("encrypted", [True, False])
+async def test_a_frame_is_one_buffer_where_each_would_be_a_record(encrypted: bool) -> None:
+    transport = Written(encrypted)
+    link = PeerLink(A, User())
+    link.connection_made(transport)
+    for text in (b"one", b"two"):
+        link.send(Payloads(1, [link.writer.add_payload(text)]))
+
+    await until(lambda: bool(transport.calls))
+    link.close("the test is over")
+
+    (pieces,) = transport.calls
+    assert len(pieces) == (1 if encrypted else 3)
+    assert b"".join(pieces).endswith(b"onetwo")
 
 
 async def test_a_side_may_say_much_as_soon_as_the_other_has_proved_itself(pair: Pair) -> None:

@@ -67,5 +67,5 @@ def decode_page(
 ) -> list[Message]:
     """Decode a page of `load_page`. Session ids are stored as bytes."""
     return decode_rows(
-        (row if row[8] is None else (*row[:8], row[8].decode(), *row[9:]) for row in rows), sessions, origins
+        (row if row[5] is None else (*row[:5], row[5].decode(), *row[6:]) for row in rows), sessions, origins
     )

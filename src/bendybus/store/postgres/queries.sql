@@ -216,7 +216,7 @@ SELECT next_sequence FROM partition WHERE key = %s AND entity IS NOT NULL;
 
 -- name: load_page
 -- Some of a partition's messages, from an id upwards.
-SELECT id, sequence, state, subqueue, delivery_count, enqueued_at, expires_at, size, session_id, amendment,
+SELECT id, sequence, enqueued_at, expires_at, size, session_id, state, subqueue, delivery_count, amendment,
        origin, hops, body
   FROM message WHERE partition = %s AND id > %s ORDER BY id LIMIT %s;
 

@@ -18,7 +18,7 @@ from bendybus.store.protocol import PartitionChanges
 from bendybus.store.sqlite.commits import CommitStatements
 from bendybus.store.sqlite.encoding import EncodedRecords, encode_records
 from bendybus.store.sqlite.files import transaction
-from bendybus.store.sqlite.journal import Journal, read_records
+from bendybus.store.sqlite.journal import SEGMENT_BYTES, Journal, read_records
 from bendybus.store.sqlite.pending import Pending
 from bendybus.store.sqlite.records import CommitRecord, decode_record, encode_head, make_record
 from bendybus.store.sqlite.removals import Removals
@@ -27,10 +27,9 @@ from bendybus.store.sqlite.witness import Witness
 
 __all__ = ["CommitPath"]
 
-# A commit is large if it has so many bytes, or so many on average for each of its messages: it would fill the
-# journal before its messages are removed, and be written once more than needed.
-LARGE_COMMIT_BYTES: Final = 2 << 20
-LARGE_MESSAGE_BYTES: Final = 16 << 10
+# A larger commit would fill the journal before its messages are removed, and be written once more than
+# needed.
+LARGE_COMMIT_BYTES: Final = SEGMENT_BYTES // 2
 # So many messages are removed from the database at once: about 20 ms of the writer's time. The journal would
 # have room for a million such removals, and the memory would have to keep them.
 REMOVED_MAX: Final = 4000
@@ -170,10 +169,5 @@ class CommitPath:
 
 def _is_large(requests: Sequence[CommitRequest], record: CommitRecord) -> bool:
     """Whether a commit is better written to the database at once."""
-    request = requests[0]
-    size = request.offset + sum([len(state or b"") for _, _, _, state in record.session_states])
-    return (
-        len(requests) > 1
-        or size > LARGE_COMMIT_BYTES
-        or size > LARGE_MESSAGE_BYTES * max(1, len(request.bodies))
-    )
+    size = requests[0].offset + sum([len(state or b"") for _, _, _, state in record.session_states])
+    return len(requests) > 1 or size > LARGE_COMMIT_BYTES

@@ -7,9 +7,10 @@ parameters. The contents of the arrays: store/encoding.py.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
+
+import msgspec
 
 from bendybus.domain.messages import Message, Origin
 from bendybus.names import SessionId
@@ -208,5 +209,9 @@ def _with_runs_of_copies(rows: list[Row]) -> tuple[list[_Copies], list[Row]]:
 
 
 def decode_page(page: str, sessions: dict[str, SessionId], origins: dict[int, Origin]) -> list[Message]:
-    """Decode a page of `load_page`."""
-    return decode_rows(json.loads(page), sessions, origins)
+    """Decode a page of `load_page`. `ValueError` if it cannot be read."""
+    try:
+        rows = msgspec.json.decode(page)
+    except msgspec.DecodeError as error:
+        raise ValueError(str(error)) from error
+    return decode_rows(rows, sessions, origins)

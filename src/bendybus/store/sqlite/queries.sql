@@ -277,10 +277,15 @@ DELETE FROM partition
 SELECT next_sequence FROM partition WHERE key = ? AND entity IS NOT NULL;
 
 -- name: load_page
--- Some of a partition's messages, from an id upwards, as one JSON array: one step, however many rows.
-SELECT json_group_array(json_array(
-           id, sequence, state, subqueue, delivery_count, enqueued_at, expires_at, size,
-           session_id, amendment, origin, hops, body))
+-- Some of a partition's messages, from an id upwards, as one JSON array: one step, however many rows. Nearly all
+-- messages are active, in the main sub-queue and never delivered: of these, only what differs.
+SELECT json_group_array(
+           CASE WHEN state OR subqueue OR delivery_count OR amendment IS NOT NULL OR origin IS NOT NULL
+                THEN json_array(id, sequence, enqueued_at, expires_at, size, session_id,
+                                state, subqueue, delivery_count, amendment, origin, hops, body)
+                WHEN session_id IS NOT NULL
+                THEN json_array(id, sequence, enqueued_at, expires_at, size, session_id)
+                ELSE json_array(id, sequence, enqueued_at, expires_at, size) END)
   FROM (SELECT * FROM message WHERE partition = ? AND id > ? ORDER BY id LIMIT ?);
 
 -- name: read
