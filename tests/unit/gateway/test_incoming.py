@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from bendybus.engine.config import ConnectionConfig
+from bendybus.engine.connection import Connection
 from bendybus.engine.deliveries import Delivery
 from bendybus.engine.events import (
     ConnectionClosed,
@@ -13,22 +15,30 @@ from bendybus.engine.events import (
     LinkFlow,
     OutcomesReceived,
 )
+from bendybus.engine.link import Link
+from bendybus.engine.receiving import ReceivingLink
+from bendybus.engine.sending import SendingLink
+from bendybus.engine.session import Session
 from bendybus.gateway.attachments import Attachment
 from bendybus.gateway.incoming import REQUESTS_PER_SLICE, Incoming
+
+SESSION = Session(Connection.server(ConnectionConfig(container_id="test")), 0)
+OUT, OTHER = SendingLink(SESSION, "out", 0), SendingLink(SESSION, "other", 1)
+IN = ReceivingLink(SESSION, "in", 2)
 
 
 class FakeLinks:
     """The links of a connection, the collector of their outcomes, and what was called."""
 
-    def __init__(self, *links: str, requests: bool = False) -> None:
+    def __init__(self, *links: Link, requests: bool = False) -> None:
         self.calls: list[object] = []
         self.attachments = {link: Attachment(FakeNode(link, self.calls), "q", None) for link in links}
         self._requests = requests
 
-    def takes_batches(self, link: str) -> bool:
+    def takes_batches(self, link: Link) -> bool:
         return not self._requests
 
-    def detached(self, link: str, *, closed: bool) -> None:
+    def detached(self, link: Link, *, closed: bool) -> None:
         self.calls.append(("detached", link))
 
     def submit(self) -> None:
@@ -40,7 +50,7 @@ class FakeLinks:
 
 @dataclass
 class FakeNode:
-    link: str
+    link: Link
     calls: list[object] = field(default_factory=list)
 
     def outcomes(self, event: OutcomesReceived) -> None:
@@ -53,26 +63,26 @@ class FakeNode:
         self.calls.append(("deliveries", self.link, len(deliveries)))
 
 
-def outcomes(link: str) -> OutcomesReceived:
+def outcomes(link: SendingLink) -> OutcomesReceived:
     return OutcomesReceived(link, [], None, True)
 
 
-def deliveries(link: str, count: int) -> DeliveriesReceived:
+def deliveries(link: ReceivingLink, count: int) -> DeliveriesReceived:
     return DeliveriesReceived(link, [Delivery(number, b"", 0, False, None, b"") for number in range(count)])
 
 
 def test_outcomes_are_submitted_together_before_the_next_event_of_another_kind():
-    links = FakeLinks("a", "b")
-    events: list[Event] = [outcomes("a"), outcomes("b"), outcomes("a"), LinkFlow("b"), outcomes("b")]
+    links = FakeLinks(OUT, OTHER)
+    events: list[Event] = [outcomes(OUT), outcomes(OTHER), outcomes(OUT), LinkFlow(OTHER), outcomes(OTHER)]
     assert links.incoming().handle(events) == 0
-    three = [("outcomes", "a"), ("outcomes", "b"), ("outcomes", "a")]
-    assert links.calls == [*three, "submit", ("flow", "b"), ("outcomes", "b"), "submit"]
+    three = [("outcomes", OUT), ("outcomes", OTHER), ("outcomes", OUT)]
+    assert links.calls == [*three, "submit", ("flow", OTHER), ("outcomes", OTHER), "submit"]
 
 
 def test_events_of_links_without_a_node_are_dropped():
     links = FakeLinks()
-    links.incoming().handle([outcomes("a"), LinkFlow("a"), deliveries("a", 1), LinkDetached("a", None, True)])
-    assert links.calls == ["submit", ("detached", "a")]
+    links.incoming().handle([outcomes(OUT), LinkFlow(OUT), deliveries(IN, 1), LinkDetached(OUT, None, True)])
+    assert links.calls == ["submit", ("detached", OUT)]
 
 
 def test_events_of_the_connection_go_to_it():
@@ -83,12 +93,12 @@ def test_events_of_the_connection_go_to_it():
 
 
 def test_a_long_series_of_requests_is_left_for_the_next_slice_with_all_that_follows():
-    links = FakeLinks("a", requests=True)
+    links = FakeLinks(IN, OUT, requests=True)
     incoming = links.incoming()
-    flow = LinkFlow("a")
-    assert incoming.handle([deliveries("a", REQUESTS_PER_SLICE + 3), flow]) == REQUESTS_PER_SLICE
-    assert links.calls == [("deliveries", "a", REQUESTS_PER_SLICE)]
+    flow = LinkFlow(OUT)
+    assert incoming.handle([deliveries(IN, REQUESTS_PER_SLICE + 3), flow]) == REQUESTS_PER_SLICE
+    assert links.calls == [("deliveries", IN, REQUESTS_PER_SLICE)]
     rest = incoming.take_unhandled()
     assert incoming.take_unhandled() == []
     assert incoming.handle(rest) == 3
-    assert links.calls[1:] == [("deliveries", "a", 3), ("flow", "a")]
+    assert links.calls[1:] == [("deliveries", IN, 3), ("flow", OUT)]
