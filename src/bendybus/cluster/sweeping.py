@@ -85,7 +85,8 @@ class Leftovers:
     async def remove(self, keys: Mapping[str, Sequence[PartitionKey]]) -> None:
         for name, unlisted in keys.items():
             store = self.entities.stores[name]
-            open_here = {host.key for entity in self.entities for host in entity.own.values()}
+            # Each store has keys of its own.
+            open_here = {resident.key for resident in store.residents}
             if open_here & {*unlisted}:
                 # Its entity was deleted, and this broker has not heard of it. It will soon.
                 raise StoreUnavailable(f"The messaging store '{name}' has a partition that is open.")

@@ -163,6 +163,17 @@ async def test_a_partition_that_is_open_is_not_removed() -> None:
         assert [record.key for record in store.partitions()] == keys
 
 
+async def test_an_open_partition_with_the_same_key_in_another_store_does_not_matter() -> None:
+    async with nodes("a", ("s0", "s1")) as cluster:
+        (store, *_) = cluster.stores.values()
+        left = store.create_partitions(GONE, [PartitionNumber(number) for number in range(3)])
+        await new_queue(cluster)
+        kept = {host.key for queue in cluster["a"].broker.queues for host in queue.own.values()}
+        assert kept & {record.key for record in left}
+        await sweep(leader(cluster))
+        assert paths(cluster) == {"orders"}
+
+
 async def test_nothing_is_removed_while_a_store_has_no_owner() -> None:
     async with nodes("ab") as cluster:
         leave_behind(cluster)
