@@ -16,21 +16,29 @@ from bendybus.amqp.message_encoder import PropertyField
 
 __all__ = ["ordinary"]
 
-_HEADER: Final = b"\x00\x53\x70"
-_ANNOTATIONS: Final = b"\x00\x53\x72"
-_PROPERTIES_8: Final = b"\x00\x53\x73\xc0"
-_PROPERTIES_32: Final = b"\x00\x53\x73\xd0"
-_APPLICATION_PROPERTIES: Final = b"\x00\x53\x74"
-_DATA: Final = b"\x00\x53\x75"
+# Sections and how their sizes are encoded, as numbers: those are compared faster than bytes.
+_HEADER_8: Final = 0x005370C0
+_HEADER_32: Final = 0x005370D0
+_ANNOTATIONS_8: Final = 0x005372C1
+_ANNOTATIONS_32: Final = 0x005372D1
+_PROPERTIES_8: Final = 0x005373C0
+_PROPERTIES_32: Final = 0x005373D0
+_APPLICATION_PROPERTIES_8: Final = 0x005374C1
+_APPLICATION_PROPERTIES_32: Final = 0x005374D1
+_DATA_8: Final = 0x005375A0
+_DATA_32: Final = 0x005375B0
 _GROUP_ID: Final = int(PropertyField.GROUP_ID)
 # The fields between message-id and group-id, when all of them are absent.
 _ABSENT: Final = b"\x40" * (_GROUP_ID - 1)
 
 # A properties section up to the text of its id: size and count of the list, code and length of the text.
-_properties_8: Final = struct.Struct(">4sBBBB").unpack_from
-_properties_32: Final = struct.Struct(">4sIIBB").unpack_from
-# Any other section up to its size, which may take three more bytes.
-_section: Final = struct.Struct(">3sBB").unpack_from
+_properties_8: Final = struct.Struct(">IBBBB").unpack_from
+_properties_32: Final = struct.Struct(">IIIBB").unpack_from
+# A section before the properties, up to its size. After a size of one byte, three more bytes are read; the
+# properties have at least as many.
+_section: Final = struct.Struct(">II").unpack_from
+# A section after them. The last one may be shorter than that.
+_last: Final = struct.Struct(">IB").unpack_from
 _u32: Final = struct.Struct(">I").unpack_from
 
 
@@ -42,22 +50,17 @@ def ordinary(buffer: bytes, bare: int = 0) -> tuple[int, str, str | None] | None
     """
     try:
         if not bare:
-            section, kind, size = _section(buffer, 0)
-            if section == _HEADER:
-                if kind == 0xC0:
-                    bare = 5 + size
-                elif kind == 0xD0:
-                    bare = 8 + _u32(buffer, 4)[0]
-                else:
-                    return None
-                section, kind, size = _section(buffer, bare)
-            if section == _ANNOTATIONS:
-                if kind == 0xC1:
-                    bare += 5 + size
-                elif kind == 0xD1:
-                    bare += 8 + _u32(buffer, bare + 4)[0]
-                else:
-                    return None
+            section, size = _section(buffer, 0)
+            if section == _HEADER_8:
+                bare = 5 + (size >> 24)
+                section, size = _section(buffer, bare)
+            elif section == _HEADER_32:
+                bare = 8 + size
+                section, size = _section(buffer, bare)
+            if section == _ANNOTATIONS_8:
+                bare += 5 + (size >> 24)
+            elif section == _ANNOTATIONS_32:
+                bare += 8 + size
         section, size, count, kind, length = _properties_8(buffer, bare)
         if section == _PROPERTIES_8:
             start = bare + 8
@@ -87,20 +90,16 @@ def ordinary(buffer: bytes, bare: int = 0) -> tuple[int, str, str | None] | None
                 return None
             if max(at + 1, stop) > pos:
                 return None
-        section, kind, size = _section(buffer, pos)
-        if section == _APPLICATION_PROPERTIES:
-            if kind == 0xC1:
-                pos += 5 + size
-            elif kind == 0xD1:
-                pos += 8 + _u32(buffer, pos + 4)[0]
-            else:
-                return None
-            section, kind, size = _section(buffer, pos)
-        if section != _DATA:
-            return None
-        if kind == 0xB0:
+        section, size = _last(buffer, pos)
+        if section == _APPLICATION_PROPERTIES_32:
             pos += 8 + _u32(buffer, pos + 4)[0]
-        elif kind == 0xA0:
+            section, size = _last(buffer, pos)
+        elif section == _APPLICATION_PROPERTIES_8:
+            pos += 5 + size
+            section, size = _last(buffer, pos)
+        if section == _DATA_32:
+            pos += 8 + _u32(buffer, pos + 4)[0]
+        elif section == _DATA_8:
             pos += 5 + size
         else:
             return None

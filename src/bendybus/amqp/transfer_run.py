@@ -21,12 +21,15 @@ __all__ = ["PlainTransfer", "TransferRun", "transfer_run"]
 PlainTransfer: TypeAlias = tuple[int, bytes, int, bool, None, bytes, bool]
 """delivery-id, delivery-tag, message-format, settled, no state, payload, not too large."""
 
-# A frame header (size, doff, type, channel), a descriptor and a list in their short forms (its size and
-# count), and the code of the list's first field.
-_FRAME_HEAD: Final = struct.Struct(">IBBH4sBBB")
+# A frame header (size; doff and type; channel), a descriptor and a list in their short forms (its size and
+# count), and the first three fields in their usual forms: handle 0, a delivery-id, the length of the tag.
+_USUAL_HEAD: Final = struct.Struct(">IHHIBBBBIBB")
+_TAG: Final = _USUAL_HEAD.size
 _U32: Final = struct.Struct(">I")
 
-_TRANSFER: Final = b"\x00\x53\x14\xc0"
+# As numbers, which are compared faster than bytes: doff and type of an AMQP frame, and a transfer.
+_PLAIN_FRAME: Final = 0x0200
+_TRANSFER: Final = 0x005314C0
 # The list's size counts from its count on; the first field comes after that.
 _COUNT: Final = 13
 _FIELDS: Final = 14
@@ -63,48 +66,33 @@ def transfer_run(buffer: bytes, pos: int, frame_size_max: int) -> TransferRun | 
 
 def _fill(run: TransferRun, buffer: bytes, pos: int, frame_size_max: int) -> None:
     length = len(buffer)
-    frame_head, u32, tails = _FRAME_HEAD.unpack_from, _U32.unpack_from, _tails
+    head, tails = _USUAL_HEAD.unpack_from, _tails
     add = run.transfers.append
     # The values of the previous transfer, which are usually the same.
     known_count, known_fields, message_format, settled = -1, b"", 0, False
     while pos < length:
-        size, doff, frame_type, channel, performative, list_size, count, kind = frame_head(buffer, pos)
+        size, form, channel, code, list_size, count, kind, id_kind, delivery_id, tag_kind, tag_size = head(
+            buffer, pos
+        )
         end = pos + size
-        if end > length or doff != 2 or frame_type or size > frame_size_max or performative != _TRANSFER:
+        if code != _TRANSFER or form != _PLAIN_FRAME:
+            return
+        if end > length or size > frame_size_max:
             return
         stop = pos + _COUNT + list_size
-        field = pos + _FIELDS
-        if kind == 0x52:
-            handle = buffer[field + 1]
-            field += 2
-        elif kind == 0x43:
+        if kind == 0x43 and id_kind == 0x70 and tag_kind == 0xA0:
             handle = 0
-            field += 1
-        elif kind == 0x70:
-            handle = u32(buffer, field + 1)[0]
-            field += 5
+            tag_start = pos + _TAG
+            tag_end = tag_start + tag_size
         else:
-            return
+            found = _read_fields(buffer, pos + _FIELDS)
+            if found is None:
+                return
+            handle, delivery_id, tag_start, tag_end = found
         if handle != run.handle or channel != run.channel:
             if run.transfers:
                 return
             run.handle, run.channel = handle, channel
-        kind = buffer[field]
-        if kind == 0x70:
-            delivery_id = u32(buffer, field + 1)[0]
-            field += 5
-        elif kind == 0x52:
-            delivery_id = buffer[field + 1]
-            field += 2
-        elif kind == 0x43:
-            delivery_id = 0
-            field += 1
-        else:
-            return
-        if buffer[field] != 0xA0:
-            return
-        tag_start = field + 2
-        tag_end = tag_start + buffer[field + 1]
         if tag_end > stop or stop > end:
             return
         fields = buffer[tag_end:stop]
@@ -117,6 +105,37 @@ def _fill(run: TransferRun, buffer: bytes, pos: int, frame_size_max: int) -> Non
             known_count, known_fields = key
         add((delivery_id, buffer[tag_start:tag_end], message_format, settled, None, buffer[stop:end], False))
         pos = run.end = end
+
+
+def _read_fields(buffer: bytes, field: int) -> tuple[int, int, int, int] | None:
+    """Handle, delivery-id, start and end of the tag, in any of their forms; None for another form."""
+    kind = buffer[field]
+    if kind == 0x52:
+        handle = buffer[field + 1]
+        field += 2
+    elif kind == 0x43:
+        handle = 0
+        field += 1
+    elif kind == 0x70:
+        handle = _U32.unpack_from(buffer, field + 1)[0]
+        field += 5
+    else:
+        return None
+    kind = buffer[field]
+    if kind == 0x70:
+        delivery_id = _U32.unpack_from(buffer, field + 1)[0]
+        field += 5
+    elif kind == 0x52:
+        delivery_id = buffer[field + 1]
+        field += 2
+    elif kind == 0x43:
+        delivery_id = 0
+        field += 1
+    else:
+        return None
+    if buffer[field] != 0xA0:
+        return None
+    return handle, delivery_id, field + 2, field + 2 + buffer[field + 1]
 
 
 def _learn(key: tuple[int, bytes]) -> tuple[int, bool] | None:

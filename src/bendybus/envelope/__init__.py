@@ -12,7 +12,14 @@ What rules and selectors see of a message, and how actions change it: contents.p
 from __future__ import annotations
 
 from bendybus.amqp.message import BATCH_FORMAT
-from bendybus.envelope.admission import admit, admit_all, admit_batch, admit_enlisted, batched
+from bendybus.envelope.admission import (
+    admit,
+    admit_all,
+    admit_batch,
+    admit_enlisted,
+    admit_plain,
+    batched,
+)
 from bendybus.envelope.delivery import Rendered, render, render_browsed, render_locked, render_peeked
 from bendybus.envelope.stored import Stored, amended, bare_start, body_start
 from bendybus.envelope.transfer import readmit, relocate
@@ -25,6 +32,7 @@ __all__ = [
     "admit_all",
     "admit_batch",
     "admit_enlisted",
+    "admit_plain",
     "amended",
     "bare_start",
     "batched",

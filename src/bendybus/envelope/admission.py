@@ -6,7 +6,7 @@ bytes are kept as they are. Messages that are too large or malformed are refused
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from struct import Struct
 from typing import Final, TypeAlias
 from uuid import uuid4
@@ -56,6 +56,7 @@ __all__ = [
     "admit_all",
     "admit_batch",
     "admit_enlisted",
+    "admit_plain",
     "batched",
     "take_apart",
     "take_apart_ordinary",
@@ -76,24 +77,54 @@ def admit(
 
     With duplicate detection, its identity is added to `identities`.
     """
-    # Fast path: a message that begins as the latest one did, whose header and annotations say little.
+    # Fast path: a message that begins as the latest one did.
     front = _latest[0]
-    start, stored_start, _, _, _, _, is_plain = front
-    if is_plain and payload.startswith(start) and len(payload) <= PROPERTY_BYTES_MAX:
+    start = front.sections
+    if front.is_plain and start and payload.startswith(start) and len(payload) <= PROPERTY_BYTES_MAX:
         found = ordinary(payload, len(start))
         if found is not None:
             bare_at, message_id, session_id = found
-            if bare_at and bare_at == len(start):
-                stored = stored_start + payload[bare_at:]
-                if (
-                    session_id is None
-                    and len(message_id) <= KEY_LENGTH_MAX
-                    and not description.requires_duplicate_detection
-                ):
-                    # `_admitted` would not change it.
-                    return Message(stored, len(stored)), None
-                return _admitted(stored, message_id, session_id, front, at, description, identities)
+            stored = front.stored + payload[bare_at:]
+            return _admitted(stored, message_id, session_id, front, at, description, identities)
     return _admitted(*_parts(payload, at), at, description, identities)
+
+
+def admit_plain(payloads: Sequence[bytes]) -> list[Message]:
+    """The first of these messages, as far as they are plain: without a key, a session or a lifetime.
+
+    It is `admit` for many messages that begin with the same bytes. Not for an entity that detects duplicates.
+    """
+    admitted: list[Message] = []
+    if not payloads:
+        return admitted
+    start, stored_start, _, _, _, _, is_plain = _front_of(payloads[0])
+    bare_at = len(start)
+    if not is_plain or not bare_at:
+        return admitted
+    for payload in payloads:
+        if not payload.startswith(start) or len(payload) > PROPERTY_BYTES_MAX:
+            break
+        found = ordinary(payload, bare_at)
+        if found is None:
+            break
+        _, message_id, session_id = found
+        if session_id is not None or len(message_id) > KEY_LENGTH_MAX:
+            break
+        # `_admitted` would not change it.
+        stored = stored_start + payload[bare_at:]
+        admitted.append(Message(stored, len(stored)))
+    return admitted
+
+
+def _front_of(payload: bytes) -> PayloadFront:
+    """The front of this message, if it is known; otherwise the latest one."""
+    front = _latest[0]
+    if not payload.startswith(front.sections):
+        found = ordinary(payload)
+        known = None if found is None else known_fronts.get(payload[: found[0]])
+        if known is not None:
+            front = _latest[0] = known
+    return front
 
 
 def _parts(payload: bytes, at: Instant) -> Parts:
@@ -280,9 +311,10 @@ def admit_all(
     partitioned: bool,
 ) -> tuple[list[Message], RoutingKey | None]:
     """Messages that have to stay together, and the key that they share, if keys matter."""
-    messages: list[Message] = []
-    keys: list[RoutingKey | None] = []
-    for each in payloads:
+    payloads = list(payloads)
+    messages = [] if description.requires_duplicate_detection else admit_plain(payloads)
+    keys: list[RoutingKey | None] = [None] * len(messages)
+    for each in payloads[len(messages) :]:
         message, key = admit(each, at, description, identities)
         messages.append(message)
         keys.append(key)

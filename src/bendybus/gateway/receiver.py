@@ -17,10 +17,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from copy import copy
+from dataclasses import dataclass
 from functools import partial
-from itertools import groupby
-from operator import attrgetter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from itertools import compress
+from typing import TYPE_CHECKING, Final
 
 from bendybus.broker.partition_port import ReceivingPort
 from bendybus.broker.queue import Queue
@@ -50,16 +50,34 @@ READING_BYTES_MAX: Final = 2 * 1024 * 1024
 KEEP_FRACTION: Final = 0.5
 
 
-class _Kept(NamedTuple):
-    """A locked message that waits here for credit. Its host tells by the token whether it is still locked."""
+@dataclass(slots=True)
+class _Page:
+    """Locked messages of one partition that wait here for credit.
+
+    The partition tells by the tokens whether they are still locked.
+    """
 
     host: ReceivingPort
-    message: Message
-    token: LockToken
-    payload: bytes
+    messages: list[Message]
+    tokens: list[LockToken]
+    payloads: list[bytes]
 
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.payloads))
 
-_host: Final = attrgetter("host")
+    def cut(self, start: int, stop: int | None) -> _Page:
+        part = slice(start, stop)
+        return _Page(self.host, self.messages[part], self.tokens[part], self.payloads[part])
+
+    def only(self, is_wanted: Sequence[bool]) -> _Page:
+        """Some of the messages."""
+        return _Page(
+            self.host,
+            list(compress(self.messages, is_wanted)),
+            list(compress(self.tokens, is_wanted)),
+            list(compress(self.payloads, is_wanted)),
+        )
 
 
 class Receiver:
@@ -73,7 +91,7 @@ class Receiver:
         self._queue = queue
         self.subqueue = subqueue
         self._deletes = link.snd_settle_mode == 1
-        self._kept: deque[_Kept] = deque()
+        self._kept: deque[_Page] = deque()
         self._reading: set[ReceivingPort] = set()
         self._page_bytes: dict[ReceivingPort, int] = {}
         self._reading_bytes = 0
@@ -205,13 +223,14 @@ class Receiver:
         if self._closed or isinstance(payloads, BrokerError):
             self._give_back(host, tokens)
             return
-        page = [
-            _Kept(host, message, token, payload)
-            for message, token, payload in zip(messages, tokens, payloads, strict=True)
-            if payload is not None
-        ]
-        self._kept.extend(page)
-        self._connection.holdings.keep(_kept_size(page))
+        found = [payload for payload in payloads if payload is not None]
+        if len(found) < len(payloads):
+            exists = [payload is not None for payload in payloads]
+            messages, tokens = list(compress(messages, exists)), list(compress(tokens, exists))
+        if found:
+            page = _Page(host, messages, tokens, found)
+            self._kept.append(page)
+            self._connection.holdings.keep(page.size)
         self._deliver()
 
     def _give_back(self, host: ReceivingPort, tokens: list[LockToken]) -> None:
@@ -224,35 +243,21 @@ class Receiver:
             self._deliver()
 
     def _deliver_kept(self) -> None:
-        kept = self._kept
-        count = min(len(kept), max(self._wanted(), 0))
-        if count:
-            held = self._still_locked(self._unkeep(count))
-            if self._deletes:
-                self._remove_kept(held)
-            else:
-                self._send([one.message for one in held], [one.payload for one in held])
-
-    def _still_locked(self, kept: Sequence[_Kept]) -> list[_Kept]:
+        messages: list[Message] = []
+        payloads: list[bytes] = []
         at = self._queue.now()
-        still: list[_Kept] = []
-        for host, page in groupby(kept, key=_host):
-            messages = list(page)
-            held = host.held_among([one.token for one in messages], at)
-            still += [one for one in messages if one.token in held]
-        return still
-
-    def _remove_kept(self, kept: Sequence[_Kept]) -> None:
-        by_host: dict[ReceivingPort, list[_Kept]] = {}
-        for one in kept:
-            by_host.setdefault(one.host, []).append(one)
-        for host, group in by_host.items():
-            self._remove(
-                host,
-                [one.message for one in group],
-                [one.token for one in group],
-                [one.payload for one in group],
+        for kept in self._unkeep(self._wanted()):
+            held = kept.host.held_among(kept.tokens, at)
+            page = (
+                kept if len(held) == len(kept.tokens) else kept.only([each in held for each in kept.tokens])
             )
+            if self._deletes and page.messages:
+                self._remove(page.host, page.messages, page.tokens, page.payloads)
+            else:
+                messages += page.messages
+                payloads += page.payloads
+        if messages:
+            self._send(messages, payloads)
 
     def _send(self, messages: Sequence[Message], payloads: Sequence[bytes]) -> None:
         if (observer := self._connection.observer) is not None:
@@ -339,22 +344,30 @@ class Receiver:
         """Release what has been kept too long; deliver more if another link has made room."""
         self._go_on()
         limit = at + self._queue.description.lock_duration_s * 1000 * KEEP_FRACTION
-        while self._kept and self._kept[0].message.locked_until < limit:
-            (one,) = self._unkeep(1)
-            one.host.release([one.token])
+        while self._kept and self._kept[0].messages[0].locked_until < limit:
+            for page in self._unkeep(len(self._kept[0].messages)):
+                page.host.release(page.tokens)
 
     def close(self) -> None:
         """The link is gone: release what was never sent."""
         self._closed = True
         self._dispositions.close()
         self._stop_waiting()
-        for one in self._unkeep(len(self._kept)):
-            one.host.release([one.token])
+        for page in self._unkeep():
+            page.host.release(page.tokens)
 
-    def _unkeep(self, count: int) -> list[_Kept]:
-        """Take the first `count` kept messages out of the queue."""
-        kept = [self._kept.popleft() for _ in range(count)]
-        self._connection.holdings.keep(-_kept_size(kept))
+    def _unkeep(self, count: int | None = None) -> list[_Page]:
+        """Take out the first `count` messages that are kept, or all of them."""
+        kept: list[_Page] = []
+        while self._kept and (count is None or count > 0):
+            page = self._kept.popleft()
+            if count is not None:
+                if len(page.messages) > count:
+                    self._kept.appendleft(page.cut(count, None))
+                    page = page.cut(0, count)
+                count -= len(page.messages)
+            kept.append(page)
+        self._connection.holdings.keep(-sum([page.size for page in kept]))
         return kept
 
 
@@ -364,10 +377,6 @@ def payloads_in_memory(host: ReceivingPort, messages: Sequence[Message]) -> list
     if len(known) < len(messages):
         return host.at_hand(messages) or known
     return known
-
-
-def _kept_size(kept: Sequence[_Kept]) -> int:
-    return sum([len(one.payload) for one in kept])
 
 
 def tokens_of(messages: Sequence[Message]) -> list[LockToken]:

@@ -25,7 +25,7 @@ from bendybus.domain.messages import Message
 from bendybus.domain.routing import partition_of
 from bendybus.engine.deliveries import Delivery
 from bendybus.engine.receiving import ReceivingLink
-from bendybus.envelope import BATCH_FORMAT, admit, admit_batch, admit_enlisted, batched
+from bendybus.envelope import BATCH_FORMAT, admit, admit_batch, admit_enlisted, admit_plain, batched
 from bendybus.errors import (
     BrokerError,
     InvalidOperation,
@@ -67,13 +67,15 @@ def accept_sender(
 
 @dataclass(slots=True)
 class _Run:
-    """What one partition gets out of one socket read: each delivery with the messages it carries."""
+    """What one partition gets out of one socket read."""
 
     host: PartitionPort
     keyless: bool
     deliveries: list[Delivery] = field(default_factory=list)
-    messages: list[Sequence[Message]] = field(default_factory=list)
-    identities: list[Sequence[str | None]] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+    """How many of the messages each delivery carries."""
+    identities: list[str | None] = field(default_factory=list)
     """As many as messages, or none at all without duplicate detection."""
     size: int = 0
     """Of the deliveries' payloads, in bytes."""
@@ -126,7 +128,6 @@ class Sender:
             self._connection.flush_soon()
 
     def _take(self, deliveries: Sequence[Delivery]) -> None:
-        keyless: _Run | None = None
         keyed: dict[PartitionNumber, _Run] = {}
         target = self._outbox or self._target
         at = target.now()
@@ -139,7 +140,8 @@ class Sender:
         description = self._target.description
         detects_duplicates = self._detects_duplicates
         messages: Sequence[Message]
-        for delivery in deliveries:
+        keyless = None if description.requires_duplicate_detection else self._plain_run(deliveries, target)
+        for delivery in deliveries[len(keyless.deliveries) :] if keyless else deliveries:
             # Taken apart at once: that is faster than to ask a named tuple for its fields.
             _, _, message_format, _, state, payload, oversize = delivery
             try:
@@ -167,18 +169,38 @@ class Sender:
                 self._link.settle((delivery,), rejection(error))
                 continue
             run.deliveries.append(delivery)
-            run.messages.append(messages)
+            run.messages += messages
+            run.counts.append(len(messages))
+            run.size += len(payload)
             if identities is not None:
-                run.identities.append(identities.found)
+                run.identities += identities.found
         self._link.top_up(SENDER_CREDIT)
         runs = [*keyed.values(), *([keyless] if keyless else ())]
         joined = JoinedAnswers(len(runs)) if len(runs) > 1 else None
         for run in runs:
             run.joined = joined
-            run.size = _size(run.deliveries)
         self._connection.holdings.admitted(sum([run.size for run in runs]))
         for run in runs:
             self._enqueue(run, attempts=partition_count)
+
+    def _plain_run(self, deliveries: Sequence[Delivery], target: SendTarget) -> _Run | None:
+        """The first deliveries, as far as nothing has to be decided about them. Most reads have only such."""
+        payloads: list[bytes] = []
+        for _, _, message_format, _, state, payload, oversize in deliveries:
+            if state is not None or message_format or oversize:
+                break
+            payloads.append(payload)
+        messages = admit_plain(payloads)
+        if not messages:
+            return None
+        try:
+            host = target.host_for(None)
+        except BrokerError:
+            # Each is refused on its own.
+            return None
+        count = len(messages)
+        size = sum(map(len, payloads[:count]))
+        return _Run(host, True, list(deliveries[:count]), messages, [1] * count, size=size)
 
     def close(self) -> None:
         """Nothing is held for a sender."""
@@ -242,10 +264,8 @@ class Sender:
             )
 
     def _enqueue(self, run: _Run, attempts: int) -> None:
-        messages = [message for group in run.messages for message in group]
-        identities = [each for found in run.identities for each in found] if run.identities else None
         destination = None if self._outbox is None else self._target.path
-        command = Enqueue(messages, identities, destination=destination)
+        command = Enqueue(run.messages, run.identities or None, destination=destination)
         if self._target.faults is not None:
             try:
                 self._target.faults.refuse_partition(self._target.path, run.host.number)
@@ -254,7 +274,7 @@ class Sender:
                 return
         done: OnReply = partial(self._enqueued, run, attempts)
         if (observer := self._connection.observer) is not None:
-            done = observer.sending(self._target.path, run.host.number, messages, done)
+            done = observer.sending(self._target.path, run.host.number, run.messages, done)
         run.host.submit(command, done)
 
     def _enqueued(self, run: _Run, attempts: int, reply: Reply | BrokerError) -> None:
@@ -268,22 +288,26 @@ class Sender:
             # "if the chosen one is unavailable another is taken ... and the send succeeds" (P-16)
             try:
                 run.host = (self._outbox or self._target).host_for(None)
-                run.messages = [[message.unsent() for message in group] for group in run.messages]
+                run.messages = [message.unsent() for message in run.messages]
                 self._enqueue(run, attempts - 1)
                 return
             except Unavailable as none_left:
                 reply = none_left
         if isinstance(reply, QuotaExceeded | InvalidOperation) and len(run.deliveries) > 1:
             # Together they are too much, or one of them lacks a session; others may still be taken.
-            for index, delivery in enumerate(run.deliveries):
-                one = slice(index, index + 1)
-                alone = _Run(run.host, run.keyless, [delivery], run.messages[one], run.identities[one])
-                alone.size = _size(alone.deliveries)
+            start = 0
+            for delivery, count in zip(run.deliveries, run.counts, strict=True):
+                own = slice(start, start + count)
+                start += count
+                alone = _Run(
+                    run.host, run.keyless, [delivery], run.messages[own], [count], run.identities[own]
+                )
+                alone.size = len(delivery.payload)
                 self._enqueue(alone, attempts=1)
             if run.joined is not None:
                 run.joined.ready(_nothing)
             return
-        self._target.count_refused(reply, sum(map(len, run.messages)))
+        self._target.count_refused(reply, len(run.messages))
         self._answer(run, rejection(reply))
 
     def _answer(self, run: _Run, outcome: DeliveryState) -> None:
@@ -300,7 +324,3 @@ class Sender:
 
 def _nothing() -> None:
     """Others wait for an answer that is given in another way."""
-
-
-def _size(deliveries: Sequence[Delivery]) -> int:
-    return sum([len(delivery.payload) for delivery in deliveries])

@@ -215,9 +215,8 @@ class SessionReceiver(Receiver):
         payloads: list[bytes | None] | BrokerError,
     ) -> None:
         super()._page_read(host, messages, tokens, payloads)
-        kept = [one.token for one in self._unkeep(len(self._kept))]
-        if kept:
-            host.release(kept)
+        for page in self._unkeep():
+            host.release(page.tokens)
 
     # -- the end ------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from bendybus.amqp.types import Symbol, Timestamp, UInt
 from bendybus.domain.entities import QueueDescription
 from bendybus.domain.messages import Amendment, Origin
 from bendybus.domain.routing import routing_key
-from bendybus.envelope import admit, render, render_locked
+from bendybus.envelope import admit, admit_plain, render, render_locked
 from bendybus.envelope.admission import take_apart, take_apart_ordinary
 from bendybus.errors import ArgumentError, BrokerError
 from bendybus.names import EntityPath, Instant, LockToken, SequenceNumber
@@ -142,3 +142,34 @@ def test_messages_under_lock_are_rendered_together_as_each_alone(drawn: list[tup
     # Twice: what the first time is learnt from the long way is what the second time goes by.
     for _ in range(2):
         assert render_locked(messages, [message.payload for message in messages]) == alone
+
+
+@given(st.lists(payloads, min_size=1, max_size=6), st.integers(1, 4))
+def test_plain_messages_are_admitted_together_as_each_is_admitted_alone(
+    different: list[bytes], times: int
+) -> None:
+    sent = [payload for payload in different for _ in range(times)]
+    admitted = admit_plain(sent)
+    for message, payload in zip(admitted, sent, strict=False):
+        alone, key = admit(payload, AT, QUEUE)
+        assert key is None
+        assert (message.payload, message.size) == (alone.payload, alone.size)
+        assert (message.session_id, message.expires_at, message.state) == (None, None, alone.state)
+        assert (alone.session_id, alone.expires_at) == (None, None)
+
+
+def test_a_read_of_plain_messages_is_admitted_together_up_to_the_first_with_a_key() -> None:
+    plain = [
+        encode_message(header=Header(durable=True), properties=Properties(message_id=f"m{number}"), data=b"x")
+        for number in range(3)
+    ]
+    keyed = encode_message(
+        header=Header(durable=True),
+        message_annotations={Symbol("x-opt-partition-key"): "key"},
+        properties=Properties(message_id="k"),
+        data=b"x",
+    )
+    admit(plain[0], AT, QUEUE)
+
+    assert len(admit_plain([*plain, keyed, *plain])) == 3
+    assert admit_plain([keyed, *plain]) == []

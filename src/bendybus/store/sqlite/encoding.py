@@ -8,17 +8,24 @@ parameters. The contents of the arrays: store/encoding.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
 from bendybus.domain.messages import Message, Origin
 from bendybus.names import SessionId
-from bendybus.store.encoding import SLICE_SHIFT, CommitRequest, Row, decode_rows, to_json
-from bendybus.store.sqlite.records import CommitRecord, Remembered
+from bendybus.store.encoding import SLICE_SHIFT, CommitRequest, Row, decode_rows
+from bendybus.store.sqlite.records import CommitRecord, Remembered, plain_value
 from bendybus.store.sqlite.removals import are_far_apart
 
-__all__ = ["CommitParameters", "EncodedRecords", "decode_page", "encode_records"]
+__all__ = [
+    "CommitParameters",
+    "EncodedRecords",
+    "decode_ids",
+    "decode_page",
+    "encode_ids",
+    "encode_records",
+]
 
 CommitParameters: TypeAlias = tuple[
     bytes,
@@ -92,7 +99,7 @@ def encode_records(records: Sequence[CommitRecord]) -> EncodedRecords:
     copies, rows = _with_runs_of_copies(stored.rows) if stored.rows else ([], [])
     parameters = (
         b"".join(stored.pieces),
-        to_json(list(counters.values())),
+        _encode(list(counters.values())),
         records[-1].number,
         _list(stored.bodies),
         _list(stored.runs),
@@ -169,7 +176,12 @@ def _forgotten(records: Sequence[CommitRecord]) -> dict[int, int]:
 
 
 def _list(values: Sequence[object]) -> str | None:
-    return to_json(values) if values else None
+    return _encode(values) if values else None
+
+
+def _encode(values: Sequence[object]) -> str:
+    # This holds the interpreter's lock, and msgspec takes a fifth of the time that json takes.
+    return _encoder.encode(values).decode()
 
 
 def _with_runs_of_copies(rows: list[Row]) -> tuple[list[_Copies], list[Row]]:
@@ -215,3 +227,11 @@ def decode_page(page: str, sessions: dict[str, SessionId], origins: dict[int, Or
     except msgspec.DecodeError as error:
         raise ValueError(str(error)) from error
     return decode_rows(rows, sessions, origins)
+
+
+def encode_ids(ids: Sequence[int]) -> str:
+    return _encode(ids)
+
+
+_encoder: Final = msgspec.json.Encoder(enc_hook=plain_value)
+decode_ids: Final = msgspec.json.Decoder(list[int]).decode

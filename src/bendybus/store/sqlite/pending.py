@@ -4,8 +4,8 @@ The records of the journal's older file are written to the database when the new
 messages have been received and removed, and the database need not see them: a record is *superseded* if all
 its messages are removed. Until then, payloads and session states are read from here.
 
-Changed by the writer's thread, and by whoever has the lock of the writer's connection. `payload` and
-`session_state` can be called at any time.
+Changed by the writer's thread, and by whoever has the lock of the writer's connection. The methods that
+return payloads, ids or states can be called at any time.
 """
 
 from __future__ import annotations
@@ -166,13 +166,21 @@ class Pending:
         """A payload that the database may not have; None if there is none here."""
         return self._payloads.get(row_id)
 
-    def is_gone(self, row_id: int) -> bool:
-        """Whether a message is removed that may be in the database."""
-        return row_id in self._gone
+    def payloads(self, row_ids: Sequence[int]) -> dict[int, bytes]:
+        """Those of these payloads that the database may not have."""
+        payloads = self._payloads
+        if not payloads:
+            return {}
+        found = [(row_id, payloads.get(row_id)) for row_id in row_ids]
+        return {row_id: payload for row_id, payload in found if payload is not None}
 
-    def is_released(self, row_id: int) -> bool:
-        """Whether a message is removed that has this body."""
-        return row_id in self._released
+    def gone_among(self, row_ids: Sequence[int]) -> set[int]:
+        """Those of these messages that are removed, although the database may have them."""
+        return self._gone.intersection(row_ids)
+
+    def releases_some(self, row_ids: Sequence[int]) -> bool:
+        """Whether a message is removed that has one of these bodies."""
+        return not self._released.isdisjoint(row_ids)
 
     def session_state(self, key: int, session_id: str) -> tuple[int, bytes | None] | None:
         """The record that sets the state of a session, and the state; None if there is none here."""

@@ -18,7 +18,7 @@ from bendybus.store.encoding import CommitRequest
 from bendybus.store.protocol import PartitionChanges
 from bendybus.store.sqlite.journal import JournalRecord
 
-__all__ = ["CommitRecord", "Removal", "decode_record", "encode_head", "make_record"]
+__all__ = ["CommitRecord", "Removal", "decode_record", "encode_head", "make_record", "plain_value"]
 
 Remembered: TypeAlias = tuple[int, int, list[str]]
 """Partition, when its messages were accepted, and their digests."""
@@ -137,8 +137,8 @@ def _tuples(rows: list[Any]) -> list[Any]:
     return [tuple(row) for row in rows]
 
 
-def _plain(value: object) -> object:
-    # Numbers and texts that remember their type in AMQP.
+def plain_value(value: object) -> object:
+    """For msgspec, which does not encode numbers and texts that remember their type in AMQP."""
     if isinstance(value, int):
         return int(value)
     if isinstance(value, str):
@@ -146,4 +146,4 @@ def _plain(value: object) -> object:
     raise NotImplementedError(f"{type(value).__name__} is not in records")
 
 
-_encoder: Final = msgspec.msgpack.Encoder(enc_hook=_plain)
+_encoder: Final = msgspec.msgpack.Encoder(enc_hook=plain_value)

@@ -42,7 +42,7 @@ def are_far_apart(ids: Sequence[int]) -> bool:
 
 
 class Removals:
-    """What is noted in one file. Used by the writer's thread, except for `__contains__`."""
+    """What is noted in one file. Used by the writer's thread, except for `among`."""
 
     __slots__ = ("_noted", "_noted_bytes", "_queries", "_through", "_under_way")
 
@@ -55,9 +55,9 @@ class Removals:
         self._through = 0
         """The last note that they come from."""
 
-    def __contains__(self, row_id: int) -> bool:
-        """Whether a message is removed that may still have its rows."""
-        return row_id in self._noted
+    def among(self, row_ids: Sequence[int]) -> set[int]:
+        """Those of these messages that are removed and may still have their rows."""
+        return self._noted.intersection(row_ids)
 
     def __bool__(self) -> bool:
         return bool(self._noted or self._under_way)

@@ -40,7 +40,7 @@ from bendybus.store.protocol import (
 from bendybus.store.queries import load_queries, load_script
 from bendybus.store.sqlite.commit_path import CommitPath
 from bendybus.store.sqlite.connections import Connections
-from bendybus.store.sqlite.encoding import decode_page
+from bendybus.store.sqlite.encoding import decode_ids, decode_page, encode_ids
 from bendybus.store.sqlite.files import (
     FileKind,
     give_back,
@@ -339,22 +339,17 @@ class SqliteStore:
 
     def read(self, row_ids: Sequence[int]) -> list[bytes | None]:
         pending, removals = self._commits.pending, self._removals
-        if any(map(pending.is_released, row_ids)):
+        if pending.releases_some(row_ids):
             # Only the database knows whether other messages share the body.
             self.write_out()
-        payloads: dict[int, bytes] = {}
-        others: list[int] = []
-        for row_id in row_ids:
-            if row_id in removals or pending.is_gone(row_id):
-                continue
-            payload = pending.payload(row_id)
-            if payload is None:
-                others.append(row_id)
-            else:
-                payloads[row_id] = payload
+        gone = pending.gone_among(row_ids) | removals.among(row_ids)
+        payloads = pending.payloads(row_ids)
+        others = row_ids
+        if gone or payloads:
+            others = [row_id for row_id in row_ids if row_id not in gone and row_id not in payloads]
         if others:
             payloads |= _read(self._connections, others)
-        return [payloads.get(row_id) for row_id in row_ids]
+        return [None if row_id in gone else payloads.get(row_id) for row_id in row_ids]
 
     def at_hand(self, row_ids: Sequence[int]) -> list[bytes] | None:
         payloads: list[bytes] = []
@@ -374,10 +369,10 @@ class SqliteStore:
         return None if row is None else row[0]
 
 
-def _read(connections: Connections, row_ids: list[int]) -> dict[int, bytes]:
+def _read(connections: Connections, row_ids: Sequence[int]) -> dict[int, bytes]:
     try:
         with connections.reading() as reader:
-            ids, sizes, joined = reader.execute(QUERIES["read"], (to_json(row_ids),)).fetchone()
+            ids, sizes, joined = reader.execute(QUERIES["read"], (encode_ids(row_ids),)).fetchone()
     except StoreError as error:
         # More than SQLite returns as one value: read less at a time.
         if not isinstance(error.__cause__, sqlite3.DataError) or len(row_ids) < 2:
@@ -385,7 +380,7 @@ def _read(connections: Connections, row_ids: list[int]) -> dict[int, bytes]:
         half = len(row_ids) // 2
         return _read(connections, row_ids[:half]) | _read(connections, row_ids[half:])
     payloads, start = {}, 0
-    for row_id, size in zip(json.loads(ids), json.loads(sizes), strict=True):
+    for row_id, size in zip(decode_ids(ids), decode_ids(sizes), strict=True):
         payloads[row_id] = joined[start : start + size]
         start += size
     assert start == len(joined or b""), "payloads and their lengths must agree"

@@ -14,9 +14,12 @@ from bendybus.store.sqlite.records import CommitRecord
 
 __all__ = ["Turnover"]
 
-# As much as is written after a message before it can go to the database (pending.py). A decision is made each
-# time so much is stored. While messages are sent and received at once, about a megabyte is on its way.
+# As much as is written after a message before it can go to the database (pending.py).
 WINDOW_BYTES: Final = 4 << 20
+# A decision is made each time half as much is stored. While messages are sent and received at once, about a
+# megabyte is on its way, so most of these are removed, even if the queue was empty before. When a backlog
+# begins, about so much is written twice.
+DECISIONS: Final = 2
 # A mark for each commit would be many, if commits are small.
 MARKS: Final = 64
 
@@ -55,7 +58,7 @@ class Turnover:
         self._bytes += request.offset
         while len(marks) > 1 and marks[0][0] < self._bytes - WINDOW_BYTES:
             marks.popleft()
-        if self._bytes - self._decided_at >= WINDOW_BYTES:
+        if self._bytes - self._decided_at >= WINDOW_BYTES // DECISIONS:
             self.is_low = self._soon * 2 < self._stored
             self._stored = self._soon = 0
             self._decided_at = self._bytes
