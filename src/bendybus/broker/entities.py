@@ -28,6 +28,7 @@ from bendybus.broker.entity import Entity
 from bendybus.broker.entropy import EntropyPool
 from bendybus.broker.forwarding import Forwarder
 from bendybus.broker.host import Host
+from bendybus.broker.lifecycle import StoreState
 from bendybus.broker.openers import OPENERS
 from bendybus.broker.partition_port import StoreView
 from bendybus.broker.payload_cache import PayloadCache
@@ -306,9 +307,12 @@ class Entities:
         if entity.description.temporary:
             self.temporary[entity] = None
         for host in entity.own.values():
-            # A partition whose store is away is loaded when the store comes back.
-            if host.key is not None:
-                host.load_or_wait()
+            # A partition whose store is away is loaded when the store comes back. Until then, nobody may take
+            # it for available: a change of the entity would be accepted and leave it out.
+            if host.key is not None and host.store.state is StoreState.AWAY:
+                host.refuse(host.withdraw(), StoreUnavailable(host.store.reason))
+            elif host.key is not None:
+                host.load()
         if forwarder is not None:
             forwarder.wake()
         return entity

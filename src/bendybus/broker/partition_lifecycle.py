@@ -24,7 +24,6 @@ from bendybus.broker.lifecycle import (
     Availability,
     PartitionEvent,
     PartitionState,
-    StoreState,
     after,
 )
 from bendybus.broker.mailbox import Mailbox, OnReply
@@ -206,14 +205,6 @@ class PartitionLifecycle(Generic[P]):
         self._entity.availability_changed(self)
         loaded, late = partial(self._loaded, self._load_count), partial(self._late, self._load_count)
         self.store.load(self._key, self._epoch, self._read, loaded, late)
-
-    def load_or_wait(self) -> None:
-        """Load it when the store is there. Until then nobody may take it for available: changes of its entity
-        would be accepted and leave it out."""
-        if self.store.state is StoreState.AWAY:
-            self.refuse(self.withdraw(), StoreUnavailable(self.store.reason))
-        else:
-            self.load()
 
     def load_claimed(self, key: PartitionKey, epoch: Epoch) -> None:
         """Start reading the partition under this claim."""
