@@ -128,6 +128,10 @@ class Run:
         self._slots = messages
         self._head = 0
 
+    def first(self, count: int) -> list[Message]:
+        """Up to `count` from the front, without removing them."""
+        return self._slots[self._head : self._head + count]
+
     def starting_at(self, sequence_number: SequenceNumber, count: int) -> list[Message]:
         """Up to `count` messages from this number upwards, without removing them."""
         first = bisect_left(self._slots, sequence_number, self._head, key=_number)

@@ -191,7 +191,7 @@ class Sessions:
     def first_offered(self, count: int) -> list[Message]:
         """Up to `count` of the first messages of the sessions that are offered next."""
         each = min(count, MESSAGES_NEXT)
-        runs = (session.waiting.starting_at(SequenceNumber(0), each) for session in self._offered.values())
+        runs = (session.waiting.first(each) for session in self._offered.values())
         return list(islice(chain.from_iterable(runs), count))
 
     def listed(self, updated_after: Instant | None, skip: int, count: int) -> tuple[list[SessionId], int]:

@@ -111,3 +111,4 @@ def test_a_run_is_a_sorted_list(data: st.DataObject) -> None:
         assert numbers(run) == model
         assert len(run) == len(model)
         assert numbers(run.starting_at(SequenceNumber(start), 3)) == [n for n in model if n >= start][:3]
+    assert numbers(run.first(3)) == model[:3]
