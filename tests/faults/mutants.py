@@ -320,7 +320,7 @@ CLUSTER_MUTANTS: dict[str, Mutant] = {
     "takes stores over without claiming partitions": Mutant(
         takes_stores_over_without_claiming_partitions, (TWO_OWNERS,)
     ),
-    "sweeps stores that it has given up": Mutant(sweeps_stores_that_it_has_given_up, (LOST,), seed=930),
+    "sweeps stores that it has given up": Mutant(sweeps_stores_that_it_has_given_up, (LOST,), seed=20337),
     "sweeps while an entity is created": Mutant(
         sweeps_while_an_entity_is_created, (STUCK, UNEXPECTED), seed=983016
     ),
