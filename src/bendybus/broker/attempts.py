@@ -2,8 +2,8 @@
 
 A message that was never sent can be reassigned to another partition. One that was sent
 and not answered cannot: only the partition that it was sent to knows whether it
-arrived. What was sent before a restart, or before the outbox's partition was loaded again,
-is not remembered: every message that was there at the load counts as sent.
+arrived. Attempts before a restart, or before the outbox's partition was loaded again, are not remembered:
+every message that was there at the load counts as sent.
 """
 
 from __future__ import annotations

@@ -23,9 +23,10 @@ __all__ = ["LARGE_COMMAND", "CommitGroup", "OnCommitted", "Share", "is_large"]
 
 OnCommitted: TypeAlias = Callable[[Exception | None], None]
 
-# A command with so many messages is worth a commit: it does not wait for the end of the turn. When all
-# waited, messages without a key were slower by a tenth, because the two threads took turns. A full socket
-# read has 256 messages of 1 KB; if they have keys, each of 16 partitions gets 16, and these are one commit.
+# A command with this many messages begins a commit at once, without waiting for the end of the turn. When all
+# commands waited, messages without a key were slower by a tenth, because the two threads took turns. A full
+# socket read has 256 messages of 1 KB; if they have keys, each of 16 partitions gets 16, and these are one
+# commit.
 LARGE_COMMAND: Final = 64
 
 
@@ -58,7 +59,7 @@ class CommitGroup:
 
 
 def is_large(shares: Sequence[Share]) -> bool:
-    """Whether a command is worth a commit of its own."""
+    """Whether a command should begin a commit at once."""
     for share in shares:
         for effect in share.effects:
             if isinstance(effect, StoreMessages | RemoveMessages) and len(effect.messages) >= LARGE_COMMAND:

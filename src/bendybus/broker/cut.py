@@ -81,7 +81,7 @@ class StandStill:
         return self._go_on.wait(STAND_STILL_MAX_S)
 
     async def end(self) -> bool:
-        """Let them go on. Returns whether all of them have waited until now."""
+        """Let them continue. Returns whether all of them have waited until now."""
         self._go_on.set()
         stood = await asyncio.gather(*self._standing, return_exceptions=True)
         return self._all_came and all(each is True for each in stood)

@@ -307,8 +307,8 @@ class Entities:
         if entity.description.temporary:
             self.temporary[entity] = None
         for host in entity.own.values():
-            # A partition whose store is away is loaded when the store comes back. Until then, nobody may take
-            # it for available: a change of the entity would be accepted and leave it out.
+            # A partition whose store is away is loaded when the store comes back. Until then it must not
+            # appear available: a change of the entity would be accepted without reaching it.
             if host.key is not None and host.store.state is StoreState.AWAY:
                 host.refuse(host.withdraw(), StoreUnavailable(host.store.reason))
             elif host.key is not None:

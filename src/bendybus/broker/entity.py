@@ -239,7 +239,7 @@ class Entity(Generic[H, L, D]):
         if number is None:
             number = self._turn.next(self._ready)
         if number is None:
-            # No partition is sure to answer soon. Better one that is loading or slow than none.
+            # No partition is sure to answer soon. One that is loading or slow is better than none.
             number = self._turn.next(
                 {host.number for host in self.hosts if host.availability is not UNAVAILABLE}
             )

@@ -26,7 +26,7 @@ __all__ = ["COPIES_MAX", "Evaluations", "SLICE_WORK", "evaluate", "is_long"]
 
 # In simple filters. One takes a few microseconds.
 SLICE_WORK: Final = 1_000
-# A send that takes no longer than this is not worth waiting for a turn.
+# A send that takes no longer than this does not wait for a turn.
 AT_ONCE_WORK: Final = 4 * SLICE_WORK
 # How many copies one send may make over all subscriptions. They are applied at once, and the record of
 # a message takes about 250 bytes.

@@ -71,5 +71,5 @@ class Patience:
 
 
 def writing_s(size_bytes: int) -> float:
-    """How long a healthy disk may take to write so many bytes."""
+    """How long a healthy disk may take to write this many bytes."""
     return min(size_bytes / BUSY_DISK_BYTES_PER_S, WRITING_MAX_S)

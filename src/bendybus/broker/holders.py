@@ -37,7 +37,7 @@ class SessionHolders:
         self._holders[lock.token] = lock, holder
 
     def let_go(self, lock: SessionLock) -> SessionHolder | None:
-        """Returns the holder, if there was one. It is told nothing."""
+        """Returns the holder, if there was one. It is not informed."""
         held = self._holders.pop(lock.token, None)
         return None if held is None else held[1]
 

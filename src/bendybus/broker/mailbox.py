@@ -1,5 +1,5 @@
-"""Commands that wait for a partition, each with the callback for its reply; and what else is left of it when
-it passes to another broker."""
+"""Commands that wait for a partition, each with the callback for its reply; and everything else that the
+partition leaves behind when it passes to another broker."""
 
 from __future__ import annotations
 

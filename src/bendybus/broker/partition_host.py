@@ -1,8 +1,8 @@
 """Runs one partition of a queue or subscription: locking, settling and reading its messages.
 
 What it has in common with a topic's partition, above all the output-commit rule: host.py.
-What it reads from its store: partition_reads.py. Who holds its sessions, and what passes to its next owner:
-partition_succession.py.
+Reads from its store: partition_reads.py. The holders of its sessions, and the state that passes to its next
+owner: partition_succession.py.
 """
 
 from __future__ import annotations

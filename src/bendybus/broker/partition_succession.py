@@ -2,7 +2,7 @@
 
 When another broker gets the partition by plan, locks, sessions, rests and leases pass to it
 (domain/volatile.py). The next owner restores them when it loads the partition, and the holders of sessions
-continue. Who owns which partition: cluster/ownership.py. What a partition does with commands:
+continue. The owner of each partition: cluster/ownership.py. What a partition does with commands:
 partition_host.py.
 """
 

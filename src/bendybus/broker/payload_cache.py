@@ -16,7 +16,7 @@ __all__ = ["PAYLOAD_CACHE_BYTES", "PayloadCache"]
 # Enough for a few thousand messages in flight. A longer backlog stays on disk and is read back in
 # pages, which costs little. This memory is taken whether it is useful or not.
 PAYLOAD_CACHE_BYTES: Final = 16 * 1024 * 1024
-# Besides, for what is read ahead: behind a backlog, newer payloads have taken all of the above.
+# Additional room for payloads that are read ahead: behind a backlog, newer payloads have filled the cache.
 READ_AHEAD_BYTES: Final = 4 * 1024 * 1024
 
 

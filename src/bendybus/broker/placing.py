@@ -180,7 +180,7 @@ def make_alone(store: MessagingStore, path: EntityPath, number: PartitionNumber)
 
 async def replace_records(catalog: Catalog, records: Sequence[EntityRecord]) -> None:
     """The one moment that decides where partitions are. A catalog that fails may have stored the records
-    all the same, so it is asked.
+    anyway, so it is asked.
 
     Commands wait until it answers: continuing with either copy could be continuing with the wrong one.
     """

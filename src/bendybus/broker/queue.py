@@ -54,7 +54,7 @@ class QueueSupplier(Protocol):
     """Gives messages of partitions elsewhere to the receivers here."""
 
     def wanted(self, subqueue: SubQueue, count: int) -> None:
-        """A receiver lacks so many messages of this sub-queue, and waits for them."""
+        """A receiver lacks this many messages of this sub-queue, and waits for them."""
 
     def unwanted(self, subqueue: SubQueue) -> None:
         """No receiver waits any more for messages of this sub-queue."""
@@ -222,7 +222,8 @@ class Queue(Entity[ReceivingPort, PartitionHost, QueueDescription]):
             supplier.watching.stop(waiter, subqueue)
 
     def wait_to_borrow(self, waiter: Waiter, subqueue: SubQueue) -> None:
-        """`wait`, for those who want nothing from other brokers: above all, the receivers of another one."""
+        """`wait`, for waiters that want nothing from other brokers: above all, the receivers of another
+        broker."""
         self._borrowing[subqueue][waiter] = None
 
     def stop_borrowing(self, waiter: Waiter, subqueue: SubQueue) -> None:

@@ -15,13 +15,13 @@ from bendybus.domain.partition import Partition
 
 __all__ = ["ReadAhead"]
 
-# At most so much for each read, and so many messages.
+# The limits of each read, in bytes and in messages.
 AHEAD_BYTES: Final = 256 * 1024
 AHEAD_MAX: Final = 128
 
 
 class ReadAhead:
-    """That of one partition."""
+    """Reads ahead for one partition."""
 
     def __init__(self, cache: PayloadCache) -> None:
         self._cache = cache

@@ -61,7 +61,7 @@ class StoreReader:
         self._calls: SimpleQueue[_Call[object] | None] = SimpleQueue()
         """In the order of the requests; None ends the thread."""
         self._long_calls: deque[_Call[object]] = deque()
-        """Those that were taken from there and wait until there is no short one. Used by the thread."""
+        """Long calls that were taken from there and wait until there is no short one. Used by the thread."""
         self._ended = False
         """Whether the thread has taken the last of them."""
         self._pending: dict[_Call[object], None] = {}

@@ -1,7 +1,7 @@
 """Temporary entities: they exist as long as a link holds them.
 
-The temporary queues and topics of JMS, and its subscriptions that are not durable. A link that makes one
-or consumes it is one of its `holders`. When the last holder leaves, the entity is deleted, at once if its
+The temporary queues and topics of JMS, and its subscriptions that are not durable. A link that creates or
+consumes one is one of its `holders`. When the last holder leaves, the entity is deleted, at once if its
 stores and the catalog answer. The ticker looks for those that are left: after a failure, and after a crash,
 when nobody holds what the catalog still lists. With several brokers, each knows the links of its own clients;
 the one that has the catalog asks the others. Messages that were sent through a temporary entity to other

@@ -30,7 +30,7 @@ class UncertainSends:
 
     def note(self, command: Command, reply: Reply, durable: Sequence[DurableEffect]) -> None:
         """This command was submitted and is reported as failed."""
-        # If more than messages was to be stored, removing only the messages would break it apart.
+        # If the commit contained more than messages, removing only the messages would leave the rest of it.
         plain = isinstance(command, Enqueue) and all(isinstance(effect, StoreMessages) for effect in durable)
         if plain and isinstance(reply, Enqueued):
             self._numbers.append(range(reply.first, reply.first + reply.count))

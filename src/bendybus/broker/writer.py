@@ -1,11 +1,12 @@
 """Group commit: one writer for one messaging store.
 
 Everything that arrives during a commit goes into the next one, so batches grow with the load. A small command
-waits for the end of the loop's turn, because the messages of one socket read may be for many partitions; if
-there are several by then, a busy broker has more in the next turns, and they wait for those too. A large one
-begins a commit at once, beside the rest of the turn. Submissions and callbacks belong to the loop;
-only `MessagingStore.commit` runs in the thread. The callbacks of a commit run in the order of submission, all
-in one turn of the loop, so that the connections they wake up write once.
+waits for the end of the loop's turn, because the messages of one socket read may be for many partitions. If
+there are several small commands by then, the broker is busy and will have more in the next turns, so they
+wait for those turns too. A large command begins a commit at once, and the thread works during the rest of the
+turn. Submissions and callbacks belong to the loop; only `MessagingStore.commit` runs in the thread. The
+callbacks of a commit run in the order of submission, all in one turn of the loop, so that the connections
+they wake up write once.
 
 After a failed commit nothing more is written until the loop knows about it, and everything submitted
 meanwhile fails too: it was based on memory that is no longer true (host.py discards it and loads the
@@ -47,8 +48,8 @@ SETTLE_AFTER_S: Final = 0.01
 # After this long it has time for maintenance.
 TIDY_AFTER_S: Final = 1.0
 
-# So many turns of the loop may pass before a commit of several small commands begins. Each commit costs two
-# switches of threads and a sync, however small it is. A turn that finds nothing to do takes microseconds.
+# This many turns of the loop may pass before a commit of several small commands begins. Each commit costs two
+# thread switches and a sync, however small it is. A turn that finds nothing to do takes microseconds.
 GATHERING_TURNS: Final = 3
 # With fewer commands, the client probably waits for them, or each of them has many messages.
 FEW_COMMANDS: Final = 4
@@ -124,7 +125,7 @@ class StoreWriter:
         self._thread = threading.Thread(target=self._run, name=f"writer-{store.name}", daemon=True)
         self.commits = 0
         self.commit_counts = [0] * (len(COMMIT_BOUNDS_S) + 1)
-        """How many commits took so long: up to each bound, and longer than the last."""
+        """The number of commits by their duration: up to each bound, and longer than the last."""
         self.commit_sum_s = 0.0
         self.messages_stored = 0
 
@@ -136,7 +137,8 @@ class StoreWriter:
     def submit(self, shares: Sequence[Share], committed: OnCommitted) -> None:
         """Put all of this into the next commit, and call back when that is durable or has failed.
 
-        The small commands of one turn of the loop go into the same commit; many of them, of a few turns.
+        The small commands of one turn of the loop go into the same commit. If there are several, so do those
+        of the next turns.
         """
         if self._is_open:
             self._gathering.add(shares, committed)

@@ -12,9 +12,9 @@ from bendybus.names import PartitionNumber
 
 __all__ = ["KEEP_S", "Arrivals", "Line"]
 
-# The most that is asked for at once: what a receiver takes from a partition at once, a few times over.
+# The most that is asked for at once: a few times as much as a receiver takes from a partition at once.
 DEMAND_MAX: Final = 1000
-# A receiver that goes on has new credit before that. Otherwise messages are of more use to receivers of
+# A receiver that continues has new credit before that. Otherwise the messages are of more use to receivers of
 # other brokers. Not `Final`: tests change it, and compiled code has copies of what is final.
 KEEP_S = 0.1
 
@@ -33,7 +33,7 @@ class Line:
         self.wanted = 0
         """What receivers lacked in this turn."""
         self.unwanted = False
-        """Nobody waits any more. What was under way goes straight back."""
+        """Nobody waits any more. Messages that are still on their way go straight back."""
 
     def want(self, count: int) -> None:
         self.unwanted = False

@@ -19,7 +19,7 @@ __all__ = ["assign", "share_max"]
 
 
 def share_max(groups: int, brokers: int) -> int:
-    """The most groups that one of so many brokers owns."""
+    """The most groups that one broker owns if there are this many brokers."""
     return -(-groups // brokers)
 
 

@@ -189,7 +189,7 @@ class Frame:
         self.items: list[Item] = decoders.items(head)
 
     def keep(self) -> None:
-        """Read by somebody later: the memory of the connection will have the next frame by then."""
+        """For a frame that is read later: the connection's buffer will have the next frame by then."""
         self._tail = memoryview(bytes(self._tail))
 
     def command(self, ask: Ask) -> Command:
@@ -235,7 +235,7 @@ class Frame:
 class FrameReader:
     """Cuts what a connection brings into frames.
 
-    The connection writes into memory that is kept (`room`): large memory is expensive when it is fresh. So a
+    The connection writes into a buffer that is reused (`room`), because a new large buffer is expensive. So a
     frame can be read until the next call, and later only if it is `kept`. The limits may be changed between
     two frames.
     """
@@ -246,7 +246,7 @@ class FrameReader:
         self.tail_max = tail_max
         self._memory = memoryview(bytearray(ROOM_MIN))
         self._filled = 0
-        """So many bytes have arrived and are not read: the beginning of a frame."""
+        """The number of bytes that have arrived and are not read yet: the beginning of a frame."""
         self._decoders = _Decoders()
 
     def room(self) -> memoryview:
@@ -254,7 +254,7 @@ class FrameReader:
         return self._memory[self._filled :]
 
     def arrived(self, count: int) -> Iterator[Frame]:
-        """The frames that are complete, now that so many bytes were written into the room."""
+        """The frames that are complete, now that this many bytes were written into the room."""
         memory, filled = self._memory, self._filled + count
         self._filled = filled
         at = 0
@@ -267,7 +267,7 @@ class FrameReader:
         self._begin_with(memory[at:filled], end - at)
 
     def _begin_with(self, rest: memoryview, size: int) -> None:
-        """Go on with a frame of this size, as far as is known, of which this has arrived."""
+        """Continue with a frame of this size, as far as is known, of which this has arrived."""
         if size > len(self._memory) or ROOM_KEPT < len(self._memory) >= 2 * size:
             self._memory = memoryview(bytearray(max(size, ROOM_MIN)))
         self._memory[: len(rest)] = rest

@@ -157,7 +157,7 @@ class Proof(msgspec.Struct, array_like=True, frozen=True, tag=2):
 
 
 class Ping(msgspec.Struct, array_like=True, frozen=True, tag=3):
-    """Nothing else was to be said for a while."""
+    """A heartbeat, sent when there was nothing else to send for a while."""
 
 
 # -- requests to a partition ------------------------------------------------------
@@ -274,7 +274,7 @@ class Stored(msgspec.Struct, array_like=True, frozen=True, tag=25):
 
 
 class Demand(msgspec.Struct, array_like=True, frozen=True, tag=30):
-    """The owner may give so many messages in all since the connection was opened.
+    """The owner may give this many messages in total since the connection was opened.
 
     `session`: the token of a session lock, for the messages of that session.
     """
@@ -302,7 +302,7 @@ class Supply(msgspec.Struct, array_like=True, frozen=True, tag=31):
 
 
 class SessionDemand(msgspec.Struct, array_like=True, frozen=True, tag=32):
-    """`Demand` for sessions: the owner may lock so many in all."""
+    """`Demand` for sessions: the owner may lock this many in total."""
 
     path: str
     generation: str
@@ -353,7 +353,7 @@ class SelectiveSupply(msgspec.Struct, array_like=True, frozen=True, tag=36):
 
 
 class Watch(msgspec.Struct, array_like=True, frozen=True, tag=37):
-    """The owner is to say once when there are new messages: somebody looks at them, and takes none."""
+    """The owner reports once when there are new messages, for readers that look at messages and take none."""
 
     path: str
     generation: str

@@ -46,13 +46,13 @@ class Borrower:
         self._limit = 0
         self._given = 0
         self._answered = 0
-        """The last limit at which everything was said that there was to say."""
+        """The last limit at which the other side was told everything."""
         self._reading: set[PartitionHost] = set()
         self._next_to_ask = 0
         self._closed = False
 
     def demand(self, limit: int) -> None:
-        """The other side's receivers may be given so many messages in all."""
+        """The other side's receivers may be given this many messages in total."""
         self._limit = limit
         self.wake()
 
@@ -267,7 +267,7 @@ class SessionBorrower:
 
 
 class Watcher:
-    """`Waiter` of its queue, for those of another broker that look at messages and take none."""
+    """`Waiter` of its queue, for readers of another broker that look at messages and take none."""
 
     def __init__(self, link: PeerLink, queue: Queue, subqueue: SubQueue) -> None:
         self._link = link

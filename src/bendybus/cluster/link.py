@@ -157,7 +157,7 @@ class PeerLink:
         return self._reader.room()
 
     def arrived(self, count: int) -> None:
-        """So many bytes were written into the room."""
+        """This many bytes were written into the room."""
         self._silent_turns = 0
         try:
             for frame in self._reader.arrived(count):
@@ -222,7 +222,7 @@ class PeerLink:
             self.joins_items = item.versions[1] >= JOINED_ITEMS_SINCE
             self.state = LINK[self.state, LinkEvent.HELLO]
             self.send(Proof(self._me.mac(self._me.broker, self._their_challenge, self._challenge)))
-            # In a frame of its own: until it is read, the other side takes no larger one.
+            # In a separate frame: until it is read, the other side accepts no larger frame.
             self._flush()
         elif self.state is LinkState.PROVING and isinstance(item, Proof):
             wanted = self._me.mac(self.peer, self._challenge, self._their_challenge)

@@ -42,9 +42,9 @@ DEAD_AFTER_S: Final = 3.0
 STARTING: Final = "starting"
 SERVING: Final = "serving"
 DRAINING: Final = "draining"
-"""It gives its stores up, and goes on serving its clients."""
+"""It gives up its stores, but continues to serve its clients."""
 LEAVING: Final = "leaving"
-"""It is ending, and gives its stores up."""
+"""It is stopping, and gives up its stores."""
 GONE: Final = "gone"
 
 

@@ -44,7 +44,7 @@ __all__ = ["Node"]
 
 logger = logging.getLogger(__name__)
 
-# A broker that was killed and is started again at once finds its name taken for so long.
+# A broker that was killed and is started again at once finds its name taken for this long.
 NAME_PATIENCE_S: Final = DEAD_AFTER_S + 2.0
 # How long a broker that stops tries to hand over its stores. Then it stops with those that it still has.
 LEAVE_PATIENCE_S: Final = 15.0
@@ -83,7 +83,7 @@ class Node:
         self._following: Following | None = None
         self._ownership: Ownership | None = None
         self.sweep: Sweep | None = None
-        # Not one of the threads that everything else shares: a heartbeat must not wait for those.
+        # A separate thread, because a heartbeat must not wait for the threads that everything else shares.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="heartbeat")
         self._tasks: list[asyncio.Task[None]] = []
         self._complaint = ""

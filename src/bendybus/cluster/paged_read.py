@@ -29,7 +29,7 @@ class PagedRead:
         """By the identity of the message."""
 
     def read_next(self) -> None:
-        """Read the next page, and go on until everything is read or a page fails."""
+        """Read the next page, and continue until everything is read or a page fails."""
         if not self._unread:
             found = self._found
             messages = self._messages

@@ -1,6 +1,6 @@
 """Passes on commands, sessions and messages that wait for a partition when the partition changes its owner.
 
-Each of them waits for the next owner as it waited for the former one. Who owns what: ownership.py.
+Each of them waits for the next owner as it waited for the former one. The owner of each store: ownership.py.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def _submit(port: PartitionPort, command: Command, done: OnReply) -> None:
 def _is_for_one_owner(command: Command) -> bool:
     """Whether the command continues work of the former owner, which the next one begins again.
 
-    This is so even if both are this broker. Above all, two forwarders must not work with one outbox. It has
-    messages whose posting is not durable yet, and their numbers may still be given to others.
+    This is so even if both are this broker. Above all, two forwarders must not work with one outbox: it has
+    messages whose posting is not durable yet, and whose numbers may still be given to others.
     """
     return type(command) in LOCAL_COMMANDS or (
         isinstance(command, Peek) and command.subqueue is SubQueue.OUTBOX

@@ -48,8 +48,8 @@ __all__ = ["Peer", "PeerService", "Peers"]
 
 logger = logging.getLogger(__name__)
 
-# Commands wait for so long for a broker that is being started again. Not `Final`: tests change it, and
-# compiled code has copies of what is final.
+# Commands wait this long for a broker that is being started again. Not `Final`: tests change it, and compiled
+# code has copies of what is final.
 GRACE_S = 5.0
 RECONNECT_S: Final = 0.05
 
@@ -216,7 +216,7 @@ class Peer:
         self._set_all(Availability.UNAVAILABLE)
         for known in list(self._known.values()):
             if known.supplier is not None:
-                # Sessions that went on while the partition had no owner end now.
+                # Sessions that continued while the partition had no owner end now.
                 known.supplier.disconnected()
 
     def _cancel_grace(self) -> None:

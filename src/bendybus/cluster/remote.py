@@ -350,7 +350,7 @@ class RemoteQueuePartition(RemotePartition):
 
     @property
     def keeps_sessions(self) -> bool:
-        """Whether a session of the former owner can go on. Sessions end with a connection."""
+        """Whether a session of the former owner can continue. Sessions end with a connection."""
         return self._peer.is_nobody or self._peer.link is not None
 
     def let_go_session(self, lock: SessionLock) -> None:

@@ -119,7 +119,7 @@ class Supplier:
         return self._arrivals[subqueue].take(number, count, size_max)
 
     def wanted(self, subqueue: SubQueue, count: int) -> None:
-        """A receiver here waits for so many messages."""
+        """A receiver here waits for this many messages."""
         self._arrivals[subqueue].want(count)
         self._ask_soon()
 
@@ -235,7 +235,7 @@ class Supplier:
                     loop = asyncio.get_running_loop()
                     arrivals.keeping = loop.call_later(KEEP_S, self._kept_too_long, arrivals)
             if self._queue.waiting_count(subqueue) and arrivals.limit <= arrivals.arrived:
-                # Others took it all. Those that still wait have to be remembered.
+                # Other receivers took everything. The receivers that still wait are kept.
                 arrivals.wanted = max(arrivals.wanted, 1)
                 self._ask_soon()
 

@@ -1,6 +1,6 @@
-"""Those who look at messages of another broker, and take none: they are told when there are new ones.
+"""Readers that look at messages of another broker and take none: they are told when there are new messages.
 
-The owner is asked for news once, and answers once (`Watch` and `News`). Whoever looks on asks again.
+The owner is asked for news once, and answers once (`Watch` and `News`). A reader that continues asks again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Watching"]
 
 
 class Watching:
-    """Those who look at one queue, as far as one other broker has it."""
+    """The readers of one queue, for the partitions that one other broker owns."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
@@ -27,7 +27,7 @@ class Watching:
         """While there are some, the owner has been asked."""
 
     def connected(self, link: PeerLink) -> None:
-        """All who wait are woken afterwards, and ask again."""
+        """All waiting readers are woken afterwards, and ask again."""
         self._link = link
 
     def disconnected(self) -> None:
@@ -43,7 +43,7 @@ class Watching:
             waiters[waiter] = None
 
     def stop(self, waiter: Waiter, subqueue: SubQueue) -> None:
-        """If nobody looks any more, the next news are ignored."""
+        """If no reader is left, the next news is ignored."""
         self._waiters[subqueue].pop(waiter, None)
 
     def news(self, subqueue: SubQueue) -> None:

@@ -40,7 +40,7 @@ class Incoming:
         self._submit_outcomes = submit_outcomes
         self._handle_other = handle_other
         self.unhandled: list[Event] = []
-        """Left for the next slice of a turn."""
+        """The events left for the next slice of a turn."""
 
     def take_unhandled(self) -> list[Event]:
         unhandled, self.unhandled = self.unhandled, []

@@ -1,11 +1,11 @@
 """Answers to one socket read that are sent together, if they are ready soon after each other.
 
 The messages of a read may be for many partitions, in several stores and at several brokers, and each commit
-answers some of them. Sent at once, such answers name ids with gaps, one frame for each. A client that keeps a
-window full sends as many messages as were accepted, so its next reads would be smaller, and their messages
-spread over as many partitions. An answer does not wait for a store that is slow (P-27): those that are ready
-are sent after a short time. A broker that is busy waits for a few turns of its event loop, because the others
-may be as busy.
+answers some of them. If such answers were sent at once, they would name ids with gaps, and each would need a
+frame. A client that keeps its window full sends as many messages as were accepted. So its next reads would be
+smaller, and their messages would still be spread over as many partitions. An answer does not wait for a slow
+store (P-27): the answers that are ready are sent after a short time. A busy broker waits for a few turns of
+its event loop, because the other brokers may be as busy.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Final
 
 __all__ = ["TURNS", "TURN_S", "JoinedAnswers"]
 
-# In all longer than commits of two stores usually differ, and too short to be noticed. A message to another
-# broker and its answer take four turns if both brokers are busy.
+# Together longer than the usual difference between the commits of two stores, and too short to be noticed. A
+# message to another broker and its answer take four turns if both brokers are busy.
 TURNS: Final = 4
 TURN_S: Final = 0.005
 

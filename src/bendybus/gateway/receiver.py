@@ -178,7 +178,7 @@ class Receiver:
         return host not in self._reading and self._has_more(host)
 
     def _reads_enough(self, host: ReceivingPort) -> bool:
-        """Whether so much is being read for the link that the next page of this store can wait.
+        """Whether enough is being read for the link, so that the next page of this store can wait.
 
         Pages of other stores do not wait, because those may be faster (P-27). All partitions are asked again
         after each page.

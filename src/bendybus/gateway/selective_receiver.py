@@ -44,7 +44,8 @@ class SelectiveReceiver(Receiver):
     def _scan(self, host: ReceivingPort) -> PartitionScan:
         scan = self._scans.get(host)
         if scan is None:
-            # The first, or the partition has another owner now. It begins anew, as the partition itself does.
+            # The first scan, or the partition has another owner now. The scan starts again, as the partition
+            # itself does.
             for former in self._scans.keys() - set(self._queue.hosts):
                 self._scans.pop(former).close()
             scan = self._scans[host] = host.scan(self.subqueue, self._selection, self.wake)
@@ -61,7 +62,7 @@ class SelectiveReceiver(Receiver):
 
     def _wait(self, wanted: int) -> None:
         if self._queue.suppliers:
-            # Those who wait in the first line make other brokers send any messages, not only these.
+            # Waiters on the ordinary wait list make other brokers send any messages, not only matching ones.
             self._queue.wait_to_borrow(self, self.subqueue)
         else:
             super()._wait(wanted)

@@ -2,7 +2,7 @@
 
 Their names begin with `bendybus:`; docs/reference/extensions.md has their fields. Azure answers them with
 not-implemented, so a client can detect that. What a range is, and why it can be trusted:
-domain/handlers/ranges.py. Who may consume: domain/leases.py.
+domain/handlers/ranges.py. Which consumer may remove messages: domain/leases.py.
 """
 
 from __future__ import annotations

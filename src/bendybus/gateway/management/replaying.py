@@ -51,7 +51,7 @@ async def _replay(managed: Managed, body: Body) -> Answer:
         REPLAYED_PER_COMMAND,
         session_id_of(body),
         time_of(body, "completed-from"),
-        # A message that is put back and completed again while this goes on stays out.
+        # A message that is put back and completed again during this request is left out.
         time_of(body, "completed-before") or Instant(queue.now() + 1),
         time_of(body, "enqueued-from"),
         time_of(body, "enqueued-before"),

@@ -105,7 +105,7 @@ async def _get_message_sessions(managed: Managed, body: Body) -> Answer:
 
 
 async def _list(queue: Queue, updated_after: Instant | None, skip: int, count: int) -> list[SessionId]:
-    """So many sessions after the first `skip`, partition by partition."""
+    """This many sessions after the first `skip`, partition by partition."""
     found: list[SessionId] = []
     for host in queue.hosts:
         if len(found) >= count:
