@@ -235,7 +235,7 @@ class Supplier:
                     loop = asyncio.get_running_loop()
                     arrivals.keeping = loop.call_later(KEEP_S, self._kept_too_long, arrivals)
             if self._queue.waiting_count(subqueue) and arrivals.limit <= arrivals.arrived:
-                # Other receivers took everything. The receivers that still wait are kept.
+                # Other receivers took everything, and some still wait: ask again.
                 arrivals.wanted = max(arrivals.wanted, 1)
                 self._ask_soon()
 

@@ -2,7 +2,8 @@
 
 A subscription that belongs to a JMS client identifier is called `NAME$CLIENT-ID$D` if it is durable,
 and `NAME$CLIENT-ID$ND` if it ends with its last consumer, as on Azure. The client identifier is empty if
-clients of any identifier share the subscription. Who may consume it: broker/client_subscriptions.py.
+clients of any identifier share the subscription. Which clients may consume it:
+broker/client_subscriptions.py.
 """
 
 from __future__ import annotations

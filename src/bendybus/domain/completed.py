@@ -1,8 +1,9 @@
 """Completed messages that are kept, so that they can be put back into the queue (B-07).
 
 An entity with `keep_completed_s` keeps what receivers have completed, or received and deleted, in a sub-queue
-that no receiver can access. A message there waits in the order of its number, like any other; in the order of
-completion it is forgotten when its time is over, or when there is no more room. Dead letters are not kept.
+that no receiver can access. Messages wait there in the order of their numbers, like any others. They are
+forgotten in the order of completion, when their time is over or when there is no more room. Dead letters are
+not kept.
 
 A message that is put back is moved, never copied: it is kept here or it is in the queue. It gets the next
 sequence number, because numbers below it may have been read as final (handlers/ranges.py), and waits to be
@@ -32,7 +33,8 @@ from bendybus.session_ids import OneSession
 
 __all__ = ["KEPT_BYTES_MAX", "KEPT_MAX", "CompletedMessages", "in_times"]
 
-# For each partition, besides the size of the partition itself. A kept message takes some 300 bytes of memory.
+# For each partition, in addition to the size of the partition itself. A kept message takes about 300 bytes of
+# memory.
 KEPT_MAX: Final = 500_000
 KEPT_BYTES_MAX: Final = 1 << 30
 

@@ -26,7 +26,7 @@ DIGEST_BYTES: Final = 16
 # so beyond this many entries the oldest are forgotten early.
 REMEMBERED_MAX: Final = 1_000_000
 
-# Forgetting needs a commit of its own, so many entries are forgotten at once.
+# Forgetting needs a separate commit, so many entries are forgotten at once.
 FORGET_INTERVAL_MS: Final = 10_000
 
 

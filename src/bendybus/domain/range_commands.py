@@ -110,7 +110,7 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class Replayable:
-    """So many messages would be put back."""
+    """This many messages would be put back."""
 
     count: int
 

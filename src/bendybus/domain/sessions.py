@@ -2,7 +2,7 @@
 
 On an entity that requires sessions, this replaces the one run that other entities have (run.py).
 Sessions are found by their keys, so case is ignored in their ids (session_ids.py). A session is kept
-while it has messages, a state or a holder. Who holds which session: session_locks.py.
+while it has messages, a state or a holder. The holder of each session: session_locks.py.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["Session", "Sessions"]
 _number: Final = attrgetter("sequence_number")
 _UNSET: Final = Instant(0)
 
-# Of each session that is offered, `first_offered` returns at most so many messages.
+# Of each session that is offered, `first_offered` returns at most this many messages.
 MESSAGES_NEXT: Final = 8
 
 

@@ -16,7 +16,7 @@ from bendybus.names import Instant
 
 __all__ = ["LATENCY_BOUNDS_MS", "Tally"]
 
-# From a message that somebody waits for to one that has waited overnight.
+# From a message that a receiver is waiting for to one that has waited overnight.
 LATENCY_BOUNDS_MS: Final = (
     2,
     5,
@@ -64,7 +64,7 @@ class Tally:
         self.kept_too_short = 0
         """Completed messages that were forgotten before their time, because there was no more room."""
         self.latency = [0] * (len(LATENCY_BOUNDS_MS) + 1)
-        """How many were handed out so long after they were enqueued: up to each bound, and later."""
+        """The number of messages by the time that they waited: up to each bound, and longer."""
         self.latency_sum_ms = 0
 
     def give(self, messages: Sequence[Message], at: Instant) -> None:

@@ -1,8 +1,8 @@
 """What a partition knows and its store does not: locks, the holders' rights to sessions, rests, and leases.
 
-A broker that gives a partition to another one by plan sends this along, so that no client notices the move
-(cluster/ownership.py). Times are what is left of them: the clocks of two brokers need not agree. Messages are
-named by their numbers; the store has everything else of them.
+In a planned move, the owner of a partition sends this to the next owner, so that no client notices the move
+(cluster/ownership.py). Times are given as the time that is left, because the clocks of two brokers need not
+agree. Messages are identified by their numbers; everything else about them is in the store.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class VolatileState:
     """Messages that were abandoned with a delay, and what is left of it in milliseconds."""
     resting_sessions: list[tuple[SessionId, int]] = field(default_factory=list)
     leases: list[HeldLease] = field(default_factory=list)
-    """Of the entity's consumers. The first partition has them (`Queue.lease`)."""
+    """The leases of the entity's consumers. The first partition has them (`Queue.lease`)."""
 
     @property
     def count(self) -> int:
-        """How much it is, to be sent in pieces."""
+        """The size of all this, which is sent in pieces."""
         in_sessions = sum(len(session.messages) for session in self.sessions)
         return (
             len(self.locks)

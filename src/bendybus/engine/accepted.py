@@ -1,7 +1,7 @@
 """Deliveries that are settled as accepted, collected until something else is written.
 
 The messages of one client are often spread over partitions, whose answers come one after the other.
-Alone, each answer would name ids with gaps, in one frame for each gap. Together they are one range.
+Sent alone, each answer would name ids with gaps, in one frame for each gap. Together they are one range.
 """
 
 from __future__ import annotations

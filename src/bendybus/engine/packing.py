@@ -20,8 +20,8 @@ __all__ = ["FRAME_OVERHEAD_MAX", "TransferHead", "pack_dispositions"]
 
 # "up to 32 octets of binary data" [AMQP 2.8.7]
 TAG_SIZE_MAX: Final = 32
-# What a transfer takes besides its payload: frame header 8, descriptor and list 6, handle 5,
-# delivery-id 5, tag 2 + 32, message-format 5, seven fields of one byte each.
+# The size of a transfer without its payload: frame header 8, descriptor and list 6, handle 5, delivery-id 5,
+# tag 2 + 32, message-format 5, seven fields of one byte each.
 FRAME_OVERHEAD_MAX: Final = 8 + 6 + 5 + 5 + 34 + 5 + 7
 
 _TRUE: Final = 0x41

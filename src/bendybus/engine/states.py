@@ -5,10 +5,9 @@ A table maps (state, input) to the next state; an input is a frame that goes out
 that owns the state turns into a `ProtocolError`: sasl.py, connection.py,
 session.py and link.py own one machine each.
 
-`RECV_FRAME` stands for the frames a session or link lives for (flow, transfer,
-disposition). After our own end or detach they map to the same state and are
-thrown away: "the peer's in-flight frames" [AMQP 2.5.5, DISCARDING] need an
-answer no more.
+`RECV_FRAME` stands for the ordinary frames of a session or link (flow, transfer, disposition). After our own
+end or detach they map to the same state and are discarded: "the peer's in-flight frames" [AMQP 2.5.5,
+DISCARDING] no longer need an answer.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Which of the processes that share a port takes the next connection: one that has the fewest.
+"""Which of the processes that share a port takes the next connection: the one with the fewest connections.
 
 The processes of `serve --brokers N` accept on the same sockets, and the kernel wakes all of them. Whichever
 runs first would take a whole burst of connections, and clients keep their connections for hours. So each
-process writes how many it has into memory that all of them share. One that has more than another steps back
-for a moment, and then takes what nobody else has taken (listener.py).
+process writes its number of connections into memory that all of them share. A process that has more than
+another waits for a moment, and then takes the connections that no other process has taken (listener.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["AcceptTurns"]
 
 _SLOT_SIZE: Final = 8
 _FILE: Final = "connections"
-# Of a process that accepts nothing: nobody waits for it.
+# The number of a process that accepts nothing: no other process waits for it.
 _AWAY: Final = 2**63
 
 
@@ -39,7 +39,7 @@ class AcceptTurns:
         self.note(0)
 
     def note(self, connections: int) -> None:
-        """This process has so many connections now."""
+        """This process has this many connections now."""
         self._slots[self._own] = connections
 
     @property

@@ -222,7 +222,7 @@ class Server:
         settings = self._settings
         own_certificate = settings.require_tls and settings.tls_cert is None
         certificate = str(self_made_certificate(settings.data)[0]) if own_certificate else None
-        # Whoever can read what this machine's user sees may also read the root key.
+        # Anyone who can read what this machine's user sees may also read the root key.
         with_code = is_loopback(settings.host) and "SharedAccessKey=" in self.connection_string
         code = portal.serve(PortalTarget(self.connection_string, certificate, with_code))
         if not portal_is_installed():

@@ -2,7 +2,7 @@
 
 A question is one call between brokers, with its name and what comes with it. Answers are bounded in time and
 in size: a page must not wait for a broker that hangs, and a frame that is too large would end the connection.
-What a broker counts of thousands of entities is large and repeats itself, so large answers are compressed.
+The counters of thousands of entities are large and repetitive, so large answers are compressed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 QUESTION_CALL: Final = "question"
 
-# A person waits in front of the page, and a broker that is well answers within milliseconds.
+# A person waits for the page, and a healthy broker answers within milliseconds.
 ANSWER_TIMEOUT_S: Final = 5.0
 # Half of what a frame may have: other answers may be in it.
 ANSWER_BYTES_MAX: Final = 8 * 1024 * 1024

@@ -76,7 +76,7 @@ class Membership:
         return [[socket.socket(fileno=each) for each in address] for address in self.listening]
 
     def turns(self) -> AcceptTurns:
-        """Who accepts on these sockets."""
+        """The processes that accept on these sockets."""
         return AcceptTurns(self.folder, len(self.brokers), self.brokers.index(self.broker))
 
     def metrics_sockets(self) -> list[socket.socket]:
@@ -125,7 +125,7 @@ class ClusterMember(ClusterPart):
         first = self.membership.brokers[0]
 
         async def address() -> str:
-            # Longer than the first broker waits, so that its own words are heard.
+            # Longer than the first broker waits, so that its own error is shown.
             return await self.others.ask(first, PORTAL, None, str, START_TIMEOUT_S + 5)
 
         async def own_address(_: None) -> str:

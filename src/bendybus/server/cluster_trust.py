@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 TLS_NAME: Final = "bendybus"
 # A broker whose clock is far behind takes a new certificate too.
 BEGINS_BEFORE: Final = timedelta(days=30)
-# What was read is looked at so often. That costs no message and no query.
+# How often the values that were last read are checked. This costs no message and no query.
 LOOK_S: Final = 1.0
 
 
@@ -47,9 +47,9 @@ LOOK_S: Final = 1.0
 class Lifetimes:
     validity: timedelta = timedelta(days=730)
     renew_before: timedelta = timedelta(days=90)
-    """So long before the newest certificate ends, the next one is made."""
+    """The next certificate is made this long before the newest one ends."""
     shown_after: timedelta = timedelta(days=1)
-    """So long after it was made, it is shown. A broker that has not read it by then refuses it."""
+    """It is shown this long after it was made. A broker that has not read it by then refuses it."""
 
 
 LIFETIMES: Final = Lifetimes()
@@ -101,7 +101,8 @@ class Trust:
     def _to_show(self, certificates: Sequence[ClusterCertificate]) -> ClusterCertificate:
         now = self._now_s()
         due = [each for each in certificates if each.shown_from_s <= now < ends_at_s(each)]
-        # If the last one has ended, because all brokers were away for long, nobody waits for the next.
+        # If the last one has ended, because all brokers were stopped for a long time, the next one is shown
+        # at once.
         return due[-1] if due else certificates[-1]
 
     def _load(self, shown: ClusterCertificate) -> None:

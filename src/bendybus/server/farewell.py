@@ -2,7 +2,7 @@
 
 A socket that is closed with input unread is reset, and a peer that is reset may lose what it has not read:
 the close frame with the reason, or the answer with the status. So `close` ends only our direction at first.
-What still comes is thrown away until the peer closes too, for a second at most. A peer that sends too much
+Further input is discarded until the peer closes too, for a second at most. A peer that sends too much
 meanwhile is cut off. The connection counts as open all the while (listener.py). TLS has no end of one
 direction: the peer reads the last word, and the end when both sides close.
 """
@@ -69,7 +69,7 @@ class FarewellTransport:
 
 
 class _Lingering(asyncio.Protocol):
-    """Throws away what comes, for a while; then the connection's own protocol is told of the end."""
+    """Discards further input for a while. Then the connection's own protocol is told of the end."""
 
     def __init__(self, transport: asyncio.Transport, linger_s: float) -> None:
         self._transport = transport

@@ -62,7 +62,7 @@ KEEP_ALIVE_S: Final = 75
 # requests that were sent ahead: two dozen of the smallest.
 PIECE_BYTES: Final = 1024
 
-# A request may wait for a message. Only so much of its time counts as work.
+# A request may wait for a message. Only this much of its time counts as work.
 PIECE_WORK_MAX_S: Final = 0.05
 
 
@@ -77,7 +77,7 @@ class TurnsOfSentAhead:
         self._free_at = 0.0
 
     def next(self, at: float, took_s: float) -> float:
-        """The time for a connection whose last piece took so long."""
+        """The time for a connection whose last piece took this long."""
         took_s = min(took_s, PIECE_WORK_MAX_S)
         start = max(at + took_s, self._free_at)
         self._free_at = start + 2 * took_s

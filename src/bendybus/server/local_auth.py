@@ -1,7 +1,7 @@
 """Local authentication of each namespace: whether its keys open anything (Azure's `disableLocalAuth`).
 
-It is set as the tier is (tiers.py): by name, in Config.json, or for the whole server. If it is not set, it
-stays as it was, because the catalog keeps it: a start without the option must not let old keys in again.
+It is set like the tier (tiers.py): by name, in Config.json, or for the whole server. If it is not set, it
+stays as it was, because the catalog keeps it: a start without the option must not accept old keys again.
 """
 
 from __future__ import annotations

@@ -191,7 +191,7 @@ class ServerLog(_Counting, logging.StreamHandler[TextIO]):
 
 
 class AuditFile(_Counting, WatchedFileHandler):
-    """Writes the audit log to a file of its own. A file that was renamed or removed is opened again."""
+    """Writes the audit log to a separate file. A file that was renamed or removed is opened again."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(path, encoding="utf-8", clock=clock)

@@ -1,8 +1,8 @@
 """The page of metrics: collected on request from figures that the broker keeps anyway, as Prometheus' text.
 
 It has what this process and others count (figures.py), and the contents of entities over all partitions,
-whichever broker owns them. An entity's numbers are sums over its partitions; partitions have series of their
-own only when they are asked for. Who may read the page, and where: metrics_page.py.
+whichever broker owns them. An entity's numbers are sums over its partitions; partitions have their own series
+only if the request asks for them. Who may read the page, and where: metrics_page.py.
 """
 
 from __future__ import annotations

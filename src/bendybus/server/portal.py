@@ -1,4 +1,4 @@
-"""The portal of a server: a process of its own, which the first visit to `/portal` starts.
+"""The portal of a server: a separate process, which the first visit to `/portal` starts.
 
 The process runs `python -m bendybus_portal` and listens on a socket in a private folder. Its settings, among
 them the connection string that the one-time code stands for, are written to its standard input: arguments and
@@ -7,7 +7,7 @@ Requests are passed on by portal_passing.py. A server without the extra `bendybu
 install it.
 
 Of several brokers on one machine, which share a port, the first one starts the process, and the others pass
-requests on to the same socket. A broker of a cluster has a port of its own, and so a portal of its own.
+requests on to the same socket. Each broker of a cluster has its own port, and so its own portal.
 """
 
 from __future__ import annotations

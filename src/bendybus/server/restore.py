@@ -148,7 +148,7 @@ def _restore_namespace(
         _copy_if_there(source / name, folder.path / name)
     _copy(source / CATALOG_FILE, folder.catalog_path)
     _rename_namespace(folder.catalog_path, identity)
-    # A new folder would make so many stores for itself: what the backup does not have counts as retired.
+    # A new folder would create this many stores itself: those that the backup does not have count as retired.
     own = [f"store-{number}" for number in range(max(entry.own_stores, STORES_DEFAULT))]
     attached: dict[str, str] = {}
     for store in entry.stores:

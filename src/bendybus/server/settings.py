@@ -60,7 +60,7 @@ class Settings:
     stores: int | None = None
     """How many messaging stores; None: as many as the data folder has, `STORES_DEFAULT` in a new one."""
     store_urls: tuple[str, ...] = field(default=(), repr=False)
-    """Messaging stores elsewhere than in the data folder, instead of its own."""
+    """Messaging stores outside of the data folder, instead of those in it."""
     cluster: str | None = field(default=None, repr=False)
     """The catalog of the cluster that this server is a broker of, a URL; None if it is alone."""
     broker_name: str = field(default_factory=socket.gethostname)
@@ -84,7 +84,7 @@ class Settings:
     config: Path | None = None
     """The official emulator's Config.json: the namespaces and queues to have from the start."""
     namespaces: tuple[str, ...] = ()
-    """Namespaces to have, besides those of Config.json and of the data folder."""
+    """Further namespaces, in addition to those of Config.json and of the data folder."""
     sas_key: str | None = field(default=None, repr=False)
     """The root rule's key in every namespace; None: each namespace's own, kept in the data folder."""
     tls_cert: Path | None = None
@@ -100,7 +100,7 @@ class Settings:
     jwt_keys: str | None = None
     """Its public keys, a JWKS document: a file or an https URL."""
     jwt_roles: tuple[str, ...] = ()
-    """What principals of its tokens may do, `WHO=WHAT[@SCOPE]`, besides Azure's own three roles."""
+    """What principals of its tokens may do, `WHO=WHAT[@SCOPE]`, in addition to Azure's own three roles."""
     development: bool = False
     """Whether faults may be switched on: for people who test their own applications."""
     arm_any_token: bool = False

@@ -2,7 +2,7 @@
 
 The first broker makes the backup. All files are on its machine, so it copies those of the others too. At the
 moment of the cut (broker/cut.py) the writers of all processes wait. The first broker asks the others to stand
-still, fixes everything, and lets them go on. If one could not stand still until then, all try again.
+still, fixes everything, and lets them continue. If one of them did not stand still until then, all try again.
 """
 
 from __future__ import annotations

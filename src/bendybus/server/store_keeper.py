@@ -103,7 +103,7 @@ class StoreKeeper:
         self._attached[store.name] = store
 
     async def _open_in_time(self, store: MessagingStore) -> None:
-        """Open the store on a thread of its own; `StoreUnavailable` if that takes too long."""
+        """Open the store on a separate thread; `StoreUnavailable` if that takes too long."""
         self._late = {opening for opening in self._late if not opening.done()}
         if len(self._late) >= LATE_MAX:
             raise StoreUnavailable(f"{LATE_MAX} other stores are still being opened")

@@ -106,9 +106,10 @@ def namespace_id(catalog: Catalog) -> str:
 def examine_stores(
     stores: Sequence[MessagingStore], namespace: str, known: Container[str] = frozenset()
 ) -> None:
-    """Tell the stores whose they are to be; refuse what cannot be used, and a store that was given twice.
+    """Tell the stores which namespace owns them. Refuse stores that cannot be used or were given twice.
 
-    Nothing is written. `known`: the names of those that have been ours; of these one that is damaged is away.
+    Nothing is written. `known`: the names of stores that have been ours; a damaged one of
+    these counts as away.
     """
     seen: dict[str, str] = {}
     for store in stores:

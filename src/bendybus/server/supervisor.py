@@ -1,4 +1,4 @@
-"""Several brokers on one machine: starts a process for each, and starts one again that ends.
+"""Several brokers on one machine: starts a process for each, and restarts a process that ends.
 
 The supervisor holds the data folder's lock and the listening sockets, and serves nobody itself. All processes
 accept connections on the same sockets, so clients see one server, and a process that dies takes no waiting
@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 # A process that ends again and again is started less and less often.
 RESTART_AFTER_S: Final = 0.05
 RESTART_AFTER_MAX_S: Final = 5.0
-# One that has run for so long has started well.
+# A process that has run this long has started successfully.
 SETTLED_AFTER_S: Final = 10.0
 STOP_TIMEOUT_S: Final = 30.0
 FOLDER_PATIENCE_S: Final = 2.0
@@ -87,7 +87,7 @@ class Supervisor:
         await _open_folder(folder)
         exits.callback(folder.close)
         refuse_unsupported(settings, folder)
-        # At least one store for each broker, where there is nothing yet.
+        # At least one store for each broker in a new data folder.
         count = len(folder.store_paths(settings.stores, max(STORES_DEFAULT, len(self._names))))
         settings = replace(settings, stores=count)
         stores = [store.name for store in messaging_stores(settings, folder)]
@@ -174,7 +174,7 @@ class Supervisor:
             if self._stopping.is_set():
                 return
             if not self._ready[name].done():
-                # It never served: the settings are wrong, and its own words say how.
+                # It never served: the settings are wrong, and its own error says why.
                 if not self._failed.done():
                     self._failed.set_result(code or 1)
                 return

@@ -1,8 +1,8 @@
 """The tier of each namespace, and its partitions in Premium.
 
-A namespace has what is set for it by name, on the command line or in Config.json. Otherwise it has what is
-set for the whole server. If that is not set either, it stays what it was: its catalog keeps both values
-(broker/broker.py).
+A namespace has the tier that is set for it by name, on the command line or in Config.json. Otherwise it has
+the one that is set for the whole server. If that is not set either, the tier stays as it was: the catalog
+keeps both values (broker/broker.py).
 """
 
 from __future__ import annotations

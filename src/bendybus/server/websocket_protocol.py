@@ -22,8 +22,8 @@ __all__ = ["BoundedWebSocket"]
 # Parsed in one turn of the event loop: about one ms if they are small.
 EVENTS_PER_TURN: Final = 32
 
-# Pings, pongs and empty messages: so many in one go, and so many per second in the long run. Libraries send a
-# ping every few seconds, and no SDK sends an empty message.
+# The limits for pings, pongs and empty messages: at once, and per second on average. Libraries send a ping
+# every few seconds, and no SDK sends an empty message.
 EMPTY_FRAMES_MAX: Final = 100
 EMPTY_FRAMES_PER_S: Final = 10.0
 

@@ -239,14 +239,14 @@ class MessagingStore(Protocol):
 
 
 def nothing_at_hand(_self: object, _wanted: Sequence[object]) -> None:
-    """`at_hand` of what has to ask for every payload."""
+    """`at_hand` of a store that must be asked for every payload."""
 
 
 class SharedStore(MessagingStore, Protocol):
     """A store that the brokers of a cluster can reach. One of them owns it, and with it all partitions in it.
 
-    Whoever has been displaced gets `PartitionMoved` for everything that writes: for commits because the new
-    owner has claimed the partitions, for the rest because its term is over.
+    A displaced owner gets `PartitionMoved` for every call that writes: for commits because the new owner has
+    claimed the partitions, for other calls because its term is over.
     """
 
     def owner(self) -> StoreOwner:

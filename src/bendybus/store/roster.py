@@ -1,8 +1,8 @@
 """The brokers of a cluster, as its catalog database lists them.
 
 A broker writes a heartbeat now and then, and reads how long ago the others did. All times are those of the
-database's clock, so the clocks of the brokers do not matter. Who is presumed dead, and what follows from
-that: cluster/membership.py.
+database's clock, so the clocks of the brokers do not matter. Which brokers are presumed dead, and what
+follows from that: cluster/membership.py.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ClusterCertificate:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSecrets:
-    """What all brokers of a cluster know, and nobody else."""
+    """What only the brokers of a cluster know."""
 
     cluster: str
     """The name of the cluster. Not a secret."""
@@ -53,7 +53,7 @@ class BrokerRow:
     stores: tuple[str, ...]
     """The names of the messaging stores that it was given."""
     silent_s: float = 0.0
-    """How long ago it was heard of."""
+    """The time since its last heartbeat."""
     joined_at_s: float = 0.0
     """When it was started, in seconds since 1970."""
     unreached: tuple[str, ...] = ()
@@ -74,7 +74,7 @@ class Lead:
 
 @dataclass(frozen=True, slots=True)
 class RosterView:
-    """What one heartbeat has brought."""
+    """The result of one heartbeat."""
 
     brokers: Sequence[BrokerRow]
     lead: Lead

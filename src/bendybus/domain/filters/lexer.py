@@ -86,9 +86,9 @@ class Writing:
     """How names and numbers are written. Selectors differ from rules here (selectors.py)."""
 
     name_starts: str = ""
-    """Characters that may begin a name, besides letters."""
+    """Characters other than letters that may begin a name."""
     name_parts: str = "_"
-    """Characters that may be in a name, besides letters and digits."""
+    """Characters other than letters and digits that a name may contain."""
     java_numbers: bool = False
     """Whether integers may be octal or hexadecimal, or end with an L."""
 

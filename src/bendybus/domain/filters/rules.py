@@ -1,9 +1,9 @@
 """Rules of a subscription: a filter, optionally an action, and their effect on a message.
 
-All matching rules without an action together make one copy. Each matching rule
-with an action makes a copy of its own, marked with the property RuleName. A rule that
-fails makes no copy and does not affect other rules. Its failure is returned as data, because
-only the subscription knows whether to dead-letter the message.
+All matching rules without an action together make one copy. Each matching rule with an action makes a
+separate copy, marked with the property RuleName. A rule that fails makes no copy and does not affect other
+rules. Its failure is returned as data, because only the subscription knows whether to dead-letter the
+message.
 """
 
 from __future__ import annotations

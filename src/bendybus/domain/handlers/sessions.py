@@ -1,7 +1,7 @@
 """Commands of session receivers: accept a session, receive in it, renew it, set its state, release it.
 
 A command under a lost lock raises `SessionLockLost` before anything changes. How sessions are kept:
-sessions.py. Who holds them: session_locks.py.
+sessions.py. Their holders: session_locks.py.
 """
 
 from __future__ import annotations

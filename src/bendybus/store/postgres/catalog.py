@@ -39,7 +39,7 @@ QUERIES: Final = load_queries(__package__, "catalog_queries.sql")
 VERSION: Final = 1
 CATALOG_SCHEMA: Final = "bendybus_cluster"
 """The schema, if the URL names none. A messaging store may be in the same database."""
-# The newest, the one that it follows, and one more, in case that somebody's clock is far off.
+# The newest, the one that it follows, and one more, in case the clock of a broker is far off.
 CERTIFICATES_MAX: Final = 3
 
 

@@ -34,7 +34,7 @@ Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
 QUERIES: Final = load_queries(__package__, "queries.sql")
 
-# No commit takes this long unless something is wrong. Then its partitions had better be loaded again.
+# No commit takes this long unless something is wrong. Then it is better to load its partitions again.
 STATEMENT_TIMEOUT_MS: Final = 30_000
 # Between the statements of one of our transactions we wait for nothing. A broker that was
 # stopped exactly there loses its locks after this time, before another broker takes its partitions over.

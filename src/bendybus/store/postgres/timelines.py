@@ -1,9 +1,9 @@
 """The newest timeline of each database server that was seen, so that an old primary is not used again.
 
-A standby that is promoted begins a new timeline. The primary that it has replaced may come back, on the old
-one: what was committed since is missing there, and it does not know. A broker that has seen the new timeline
-refuses the old one. What was seen is kept in a file of the data folder, so a restart does not forget it.
-Servers are told apart by their system identifier, which a standby has in common with its primary.
+A standby that is promoted begins a new timeline. The primary that it has replaced may come back on the old
+timeline, without the later commits and without noticing that. A broker that has seen the new timeline refuses
+the old one. The timelines that were seen are kept in a file of the data folder, so a restart does not forget
+them. Servers are distinguished by their system identifier, which a standby has in common with its primary.
 """
 
 from __future__ import annotations

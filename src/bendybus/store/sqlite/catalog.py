@@ -1,4 +1,4 @@
-"""The catalog in an SQLite file of its own, `catalog.db`.
+"""The catalog in a separate SQLite file, `catalog.db`.
 
 It is small and rarely written: one connection, and each change is one transaction that is
 counted (witness.py), because entities lost with a damaged log would be swept from the stores. What the

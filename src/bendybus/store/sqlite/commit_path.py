@@ -1,9 +1,9 @@
-"""The way of a commit: into the journal, and later into the database, together with others.
+"""The path of a commit: into the journal, and later into the database, together with others.
 
 A large commit goes straight to the database. So does every commit that stores messages while most messages
 stay, because then the journal saves nothing (turnover.py). So does the commit after a failed write of the
-journal. The failed record may be there all the same, but its number is that of the next commit, which the
-database has: so the record is never read.
+journal. The failed record may be in the journal anyway. But its number is that of the next commit, which the
+database has, so the record is never read.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ __all__ = ["CommitPath"]
 # A larger commit would fill the journal before its messages are removed, and be written once more than
 # needed.
 LARGE_COMMIT_BYTES: Final = SEGMENT_BYTES // 2
-# So many messages are removed from the database at once: about 20 ms of the writer's time. The journal would
-# have room for a million such removals, and the memory would have to keep them.
+# This many messages are removed from the database at once: about 20 ms of the writer's time. The journal
+# would have room for a million such removals, and memory would have to keep them.
 REMOVED_MAX: Final = 4000
 
 
 class CommitPath:
-    """That of one store. Used by whoever has the writer's connection; `pending` is read by all."""
+    """The commits of one store. Used with the lock of the writer's connection; all may read `pending`."""
 
     def __init__(self, path: Path, queries: Mapping[str, str], removals: Removals) -> None:
         self._path = path
@@ -93,7 +93,7 @@ class CommitPath:
         witness.committed()
 
     def write_pending(self, writer: sqlite3.Connection) -> None:
-        """Let the database have everything that is pending."""
+        """Write everything that is pending to the database."""
         if self.pending:
             journal, statements = self._parts()
             self._write(writer, statements, self.pending.all)

@@ -2,8 +2,8 @@
 
 A whole commit is one row, inserted into a temporary view whose trigger does the work (queries.sql), because
 the writer's thread waits for the interpreter's lock after each step of SQLite. A trigger with all steps would
-run each of them, even if there is nothing for it to do: that took a fifth of a commit of one message. So each
-combination of steps has a view of its own, which is defined when a commit first needs it.
+run each of them, even those with nothing to do, which took a fifth of the time of a commit of one message. So
+each combination of steps has its own view, which is defined when a commit first needs it.
 """
 
 from __future__ import annotations

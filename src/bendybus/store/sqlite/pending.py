@@ -4,7 +4,7 @@ The records of the journal's older file are written to the database when the new
 messages have been received and removed, and the database need not see them: a record is *superseded* if all
 its messages are removed. Until then, payloads and session states are read from here.
 
-Changed by the writer's thread, and by whoever has the lock of the writer's connection. The methods that
+Changed by the writer's thread, and with the lock of the writer's connection by others. The methods that
 return payloads, ids or states can be called at any time.
 """
 

@@ -1,8 +1,8 @@
 """The record of a commit, as the journal keeps it.
 
-A record has the lists of a `CommitRequest` (store/encoding.py) and what few commits have besides. Its head is
-these lists in MessagePack. Its body is the payloads and session ids, end to end. How records become a
-transaction of the database: encoding.py.
+A record has the lists of a `CommitRequest` (store/encoding.py), and some further fields that few commits
+need. Its head is these lists in MessagePack. Its body is the payloads and session ids, end to end. How
+records become a transaction of the database: encoding.py.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Removals that touch many pages: noted with the commit, and carried out later, many at a time.
 
-Messages of one session, or of one key, lie far apart if others were sent in between. Deleting a few hundred
-of them writes as many pages, into the log and again into the file. So such a commit only notes their ids, in
-one row (`removal`). When many have gathered, or when there is nothing else to do, their rows are deleted in
-the order of their ids, some in each transaction. Then a page is written once for all of its messages.
+Messages of one session, or of one key, are stored far apart if others were sent in between. Deleting a few
+hundred of them writes as many pages, into the log and again into the file. So such a commit only notes their
+ids, in one row (`removal`). When many have gathered, or when there is nothing else to do, their rows are
+deleted in the order of their ids, some in each transaction. Then a page is written once for all of its
+messages.
 
 A message whose id is noted does not exist: `load` and `read` leave it out. New ids are higher than all that
 are noted.
@@ -75,13 +76,13 @@ class Removals:
         return [(number, json.loads(ids)) for number, ids in connection.execute(self._queries["removals"])]
 
     def note(self, ids: Sequence[int], size_bytes: int) -> None:
-        """A commit that notes these is durable."""
+        """A commit that notes these ids is durable."""
         self._noted.update(ids)
         self._noted_bytes += size_bytes
 
     @property
     def due(self) -> bool:
-        """Whether so many are noted that some have to be deleted now."""
+        """Whether enough ids are noted that some rows have to be deleted now."""
         if len(self._noted) >= NOTED_MAX or self._noted_bytes >= NOTED_BYTES_MAX:
             return True
         return bool(self._under_way)

@@ -1,8 +1,8 @@
-"""Whether messages are removed soon after they were stored: only then the journal saves work.
+"""Whether messages are removed soon after they were stored. The journal saves work only in this case.
 
 The journal keeps a message out of the database if it is removed before a few megabytes more are stored.
-Behind a backlog, or while nothing is received, messages stay longer, and the journal would only be one more
-thing to write. What follows from it: commit_path.py.
+Behind a backlog, or while nothing is received, messages stay longer, and the journal would only be an
+additional write. How the result is used: commit_path.py.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ __all__ = ["Turnover"]
 WINDOW_BYTES: Final = 4 << 20
 # A decision is made each time half as much is stored. While messages are sent and received at once, about a
 # megabyte is on its way, so most of these are removed, even if the queue was empty before. When a backlog
-# begins, about so much is written twice.
+# begins, about this much is written twice.
 DECISIONS: Final = 2
-# A mark for each commit would be many, if commits are small.
+# With small commits, a mark for each of them would be too many.
 MARKS: Final = 64
 
 
 class Turnover:
-    """That of one store."""
+    """The turnover of one store."""
 
     __slots__ = ("_bytes", "_decided_at", "_marks", "_soon", "_stored", "is_low")
 

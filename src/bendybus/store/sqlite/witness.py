@@ -41,7 +41,7 @@ def log_of(path: Path) -> Path:
 
 def refuse_lost_commits(path: Path, last_commit: Callable[[], int]) -> None:
     """Raise `StoreCorrupted` if commits after the last one in the file were acknowledged."""
-    # The witness first: the file may be in use, and then commits go on between the two.
+    # The witness first: the file may be in use, and then commits continue between the two.
     acknowledged = _read(_witness_of(path))
     last = last_commit()
     if acknowledged is not None and last < acknowledged:
@@ -58,7 +58,7 @@ class Witness:
     """The witness of an open file. Used by the writer's thread."""
 
     def __init__(self, path: Path, commits: int, others: Sequence[Path] = ()) -> None:
-        """`commits`: how many commits the file has had. `others`: files that it needs besides its log."""
+        """`commits`: how many commits the file has had. `others`: files other than its log that it needs."""
         self._path = path
         self.commits = commits
         self._noted = 0
@@ -84,7 +84,7 @@ class Witness:
             self._file = None
 
     def _give_up(self, error: OSError) -> None:
-        """A store is worth more than its witness, which then stays behind and does no harm."""
+        """A store must not fail because of its witness, which then lags behind and does no harm."""
         logger.warning(
             "%s: commits after %d are not recorded in the witness file: %s",
             self._path,
