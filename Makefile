@@ -6,22 +6,22 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 COMPILED := .venv-compiled
-# More than there are cores: most tests wait, for a lock to end or a client to try again.
+# More processes than cores, because most tests wait for a lock to end or for a client to retry.
 WORKERS ?= 5
 
-# Byte code is kept wherever these commands run: without it, each start of a server compiles all its modules.
+# Byte code is kept wherever these commands run. Without it, each start of a server compiles all its modules.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help run demo test style types tests wheel compiled docs interop browser faults fuzz cluster connect bench clean
 
-help:  ## What can be made
+help:  ## List the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
 run: $(VENV)/.installed-portal  ## Set up and start the broker with the queues of examples/Config.json
 	$(BIN)/bendybus serve --config examples/Config.json
 
-demo: $(VENV)/.installed-dev  ## A tour of a minute: an unmodified Azure SDK, a crash, pipelines on Spark
+demo: $(VENV)/.installed-dev  ## A tour that takes a minute: an unmodified Azure SDK, a crash, pipelines on Spark
 	$(BIN)/python examples/tour.py
 
 test: tests  ## Set up and run the tests (under ten minutes)
@@ -34,18 +34,18 @@ style: $(VENV)/.installed-dev $(VENV)/.installed-deploy .cache/promtool  ## ruff
 types: $(VENV)/.installed-dev  ## mypy --strict on src
 	$(BIN)/mypy
 
-# Who runs what: tests/fix_workers.py.
+# tests/fix_workers.py divides the tests among the processes.
 tests: $(VENV)/.installed-dev
 	$(BIN)/pytest -n $(WORKERS) --no-loadscope-reorder
 
-wheel: $(BIN)/python  ## dist/: the sdist, and a wheel compiled with mypyc (needs a C compiler); BENDYBUS_PURE=1 for one of pure Python
+wheel: $(BIN)/python  ## dist/: the sdist, and a wheel compiled with mypyc (needs a C compiler); BENDYBUS_PURE=1 for a pure Python wheel
 	$(BIN)/pip install --quiet build twine
 	rm -rf dist
 	$(if $(BENDYBUS_PURE),,HATCH_BUILD_HOOK_ENABLE_MYPYC=true) $(BIN)/python -m build --outdir dist .
 	$(BIN)/twine check --strict dist/*
 
-# The wheel is built from the sdist, in a folder of its own: a compiled module beside its source would hide it.
-compiled: wheel  ## The tests of `make test` again, with the compiled wheel in an environment of its own
+# The wheel is built from the sdist, in a separate folder: a compiled module beside its source would hide the source.
+compiled: wheel  ## The tests of `make test` again, with the compiled wheel in a separate environment
 	$(PYTHON) -m venv $(COMPILED)
 	$(COMPILED)/bin/pip install --quiet --upgrade "pip>=25.1"
 	$(COMPILED)/bin/pip install --quiet --force-reinstall --no-deps dist/*.whl
@@ -53,14 +53,14 @@ compiled: wheel  ## The tests of `make test` again, with the compiled wheel in a
 	$(COMPILED)/bin/bendybus --version
 	$(COMPILED)/bin/pytest -n $(WORKERS) --no-loadscope-reorder
 
-docs: $(VENV)/.installed-dev  ## dist/site: the documentation as a site with a search; fails if a link leads nowhere
+docs: $(VENV)/.installed-dev  ## dist/site: the documentation as a searchable site; fails if a link is broken
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --config-file website/mkdocs.yml
 
 # BROKERS=2: every server has two processes. CLUSTER=3: every server is a cluster of three brokers on PostgreSQL,
 # behind a load balancer. See tests/set_ups.py.
 interop: export BENDYBUS_TEST_BROKERS = $(BROKERS)
 interop: export BENDYBUS_TEST_CLUSTER = $(CLUSTER)
-interop: $(VENV)/.installed-interop  ## The Azure SDKs: Python's (as in `make test`), Java's with JMS, .NET's, Go's and JavaScript's where there is one; BROKERS=2 or CLUSTER=3 against several brokers
+interop: $(VENV)/.installed-interop  ## The Azure SDKs: Python's (as in `make test`), Java's with JMS, .NET's, Go's and JavaScript's if their tools are installed; BROKERS=2 or CLUSTER=3 against several brokers
 	$(BIN)/pytest -n $(WORKERS) --no-loadscope-reorder tests/interop
 	PYTHONPATH=tests $(BIN)/python -m interop.java.run
 	PYTHONPATH=tests $(BIN)/python -m interop.dotnet.run
@@ -70,7 +70,7 @@ interop: $(VENV)/.installed-interop  ## The Azure SDKs: Python's (as in `make te
 browser: $(VENV)/.installed-browser .cache/axe-core  ## The portal in headless Chromium: every page, light and dark; with SHOTS=1 the guide's screenshots
 	BENDYBUS_BROWSER=1 BENDYBUS_SHOTS=$(SHOTS) $(BIN)/pytest -n 2 --timeout 300 tests/browser $(ARGS)
 
-faults: $(VENV)/.installed-dev  ## 2,000 simulations with fresh seeds, 1,000 of them of several brokers; five minutes of real faults; kill -9 under load; a store away; the brokers, databases and network of a cluster; floods; backups; count every message
+faults: $(VENV)/.installed-dev  ## 2,000 simulations with fresh seeds, 1,000 of them of several brokers; five minutes of real faults; kill -9 under load; a store away; the brokers, databases and network of a cluster; floods; backups; account for every message
 	PYTHONPATH=tests $(BIN)/python -m faults.simulation --seeds 1000
 	PYTHONPATH=tests $(BIN)/python -m faults.simulation --brokers 2 --seeds 300
 	PYTHONPATH=tests $(BIN)/python -m faults.simulation --brokers 3 --seeds 400
@@ -85,11 +85,11 @@ faults: $(VENV)/.installed-dev  ## 2,000 simulations with fresh seeds, 1,000 of 
 	$(BIN)/python tests/faults/spark_check.py --kills 20
 	$(BIN)/python tests/faults/pipeline_check.py --kills 3
 
-fuzz: $(VENV)/.installed-fuzz  ## 10 million inputs for the parsers of what strangers send; ARGS="--seconds 60" for less; then every property test with 50 times the examples of `make test`
+fuzz: $(VENV)/.installed-fuzz  ## 10 million inputs for the parsers of untrusted input; ARGS="--seconds 60" for a shorter run; then every property test with 50 times the examples of `make test`
 	PYTHONPATH=tests $(BIN)/python -m fuzz.run $(ARGS)
 	$(BIN)/pytest -n $(WORKERS) -m hypothesis --hypothesis-profile=thorough --timeout=3600
 
-cluster: $(VENV)/.installed-dev  ## A standalone Spark cluster loses a worker while it captures; count every message
+cluster: $(VENV)/.installed-dev  ## Kill a worker of a Spark cluster during a capture; account for every message
 	$(BIN)/python tests/faults/cluster_check.py
 
 connect: $(VENV)/.installed-connect  ## Spark Connect and Declarative Pipelines with the data source, as the guide says
@@ -137,32 +137,32 @@ $(VENV)/.installed-deploy: $(VENV)/.installed
 	$(BIN)/pip install --quiet --group deploy
 	touch $@
 
-# Proton is compiled here; where that fails, its tests are skipped and say so.
+# Proton is compiled here. If that fails, its tests are skipped with that reason.
 $(VENV)/.installed-interop: $(VENV)/.installed-dev
 	$(BIN)/pip install --quiet --group interop || echo "not installed: python-qpid-proton, which needs a C compiler"
 	touch $@
 
-# Debian's Chromium, because Playwright's own is a download from elsewhere.
+# Debian's Chromium, because Playwright's own comes from another server.
 $(VENV)/.installed-browser: $(VENV)/.installed-dev
 	$(BIN)/pip install --quiet --group browser
 	test -x /usr/bin/chromium || { apt-get update && apt-get install --yes chromium; } || \
 		{ echo "make browser needs /usr/bin/chromium: install Debian's package chromium as root"; exit 1; }
 	touch $@
 
-# What checks that people with disabilities can use the pages. Without npm, those tests are skipped and say so.
+# axe-core checks that people with disabilities can use the pages. Without npm, its tests are skipped with that reason.
 .cache/axe-core:
 	mkdir -p .cache
 	npm install --silent --no-save --prefix .cache/axe-core axe-core || \
 		echo "not installed: axe-core, which needs npm"
 
-# Prometheus' own checker of rules, from Debian's package, unpacked and not installed. Without it, they are not checked.
+# promtool checks the alert rules. It comes from Debian's package, unpacked and not installed. Without it, they are not checked.
 .cache/promtool:
 	mkdir -p .cache/prometheus
 	cd .cache/prometheus && apt-get download prometheus && dpkg-deb -x prometheus_*.deb . && \
 		mv usr/bin/promtool ../promtool || echo "not installed: promtool, which Debian's package prometheus has"
 	rm -rf .cache/prometheus
 
-# Where there is no wheel of atheris, the search runs without coverage and says so.
+# If there is no wheel of atheris, the search runs without coverage and says so.
 $(VENV)/.installed-fuzz: $(VENV)/.installed-dev
 	$(BIN)/pip install --quiet --group fuzz || echo "not installed: atheris, which needs clang where it has no wheel"
 	touch $@

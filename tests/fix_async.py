@@ -1,7 +1,7 @@
-"""Tests that are coroutines: an `async def test_...` runs on an event loop of its own.
+"""Tests that are coroutines: each `async def test_...` runs on its own event loop.
 
 A fixture that needs this loop asks for `loop_runner` and calls `loop_runner.run(...)` before and after its
-`yield`: tasks that it starts go on while the test runs. A folder may override `loop_runner` to choose the
+`yield`: tasks that it starts continue while the test runs. A folder may override `loop_runner` to choose the
 kind of loop.
 """
 
@@ -19,7 +19,8 @@ TIMEOUT_S: Final = 100
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    """For what threads and sockets do without telling anyone. Whatever can be awaited is awaited instead."""
+    """Polls for changes that threads and sockets make without an event. Await instead whatever can be
+    awaited."""
     while not holds():
         await asyncio.sleep(0.001)
 

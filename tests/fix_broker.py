@@ -1,4 +1,4 @@
-"""A broker in a test's hands; a store that a test can hold up and break, and a queue of partitions on it."""
+"""A broker under a test's control; a store that a test can delay and break, and a queue on it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def at_work(
 
 @asynccontextmanager
 async def at_work_on_faults(catalog: Catalog, faults: StoreFaults) -> AsyncIterator[Broker]:
-    """The same on stores that may fail; in the end they are whole again."""
+    """The same on stores that may fail; at the end they are healthy again."""
     async with at_work(catalog, faults.stores) as broker:
         try:
             yield broker
@@ -53,7 +53,7 @@ async def at_work_on_faults(catalog: Catalog, faults: StoreFaults) -> AsyncItera
 
 
 class GatedStore(MemoryStore):
-    """Commits wait at a gate while it is shut; the groups that came through are kept for a look."""
+    """Commits wait at a gate while it is shut. The groups that came through are kept for inspection."""
 
     def __init__(self, name: str = "gated") -> None:
         super().__init__(name)
@@ -89,7 +89,7 @@ class GatedStore(MemoryStore):
 
 @dataclass
 class GatedQueue:
-    """A queue whose partitions live in gated stores: all in one, unless the test wants more of them."""
+    """A queue whose partitions are in gated stores: all in one, unless the test asks for more stores."""
 
     store: GatedStore
     attached: AttachedStore
@@ -104,39 +104,39 @@ class GatedQueue:
         return self.queue.hosts[0]
 
     async def settled(self) -> None:
-        """Everything submitted has been answered, in the order in which a send moves on."""
+        """Wait until everything submitted has been answered, in the order in which a send proceeds."""
         for attached in (self.attached, *self.others):
             await attached.writer.drain()
 
     async def loaded(self) -> None:
-        """The partition has been read from its store: a command waits for that."""
+        """Wait until the partition has been read from its store; a command waits for that."""
         await self.host.ask(Peek(SequenceNumber(0), 0))
 
     async def read_back(self) -> None:
-        """Whatever was asked of the store's reader so far has been answered."""
+        """Wait until all requests to the store's reader so far have been answered."""
         done: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         self.attached.read([], done.set_result)
         await done
 
     async def returned(self) -> None:
-        """The threads of the store have come back from the calls in which they were stuck."""
+        """Wait until the threads of the store have returned from the calls in which they were stuck."""
         await self.attached.writer.run(lambda: None)
         await self.read_back()
 
     async def at_the_gate(self) -> None:
-        """A commit is stuck, and all other stores are at rest: only one is to blame for time that passes."""
+        """Wait until one commit is stuck and all other stores are idle, so that only that store is slow."""
         await asyncio.to_thread(self.store.reached.wait, 10)
         await until(lambda: not any(other.writer.step or other.reader.step for other in self.others))
 
     def pass_time(self, seconds: float) -> None:
-        """So much time goes by, as the broker's ticker would tell the stores."""
+        """Let this much time pass, as the broker's ticker would tell the stores."""
         for _ in range(round(seconds / TICK_S)):
             self.seconds += TICK_S
             for attached in (self.attached, *self.others):
                 attached.check(self.seconds)
 
     async def recovered(self) -> None:
-        """The store has been probed, now rather than in a second, and its partitions are loaded."""
+        """Probe the store now instead of in a second, and wait until its partitions are loaded."""
         await self.returned()
         self.attached.recover()
         hosts = [host for host in self.queue.hosts if host.store is self.attached]

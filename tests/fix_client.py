@@ -1,9 +1,8 @@
 """A small AMQP client for tests: our own engine in the client's role, over an asyncio transport.
 
-Fast enough to put a server under load, and frank enough to misbehave: `write`
-sends any bytes, `frame` any performative at any moment, and `connection` is the
-engine itself. It waits for answers only where a caller awaits one. Whatever is
-awaited when the connection goes raises `ConnectionLost`.
+It is fast enough to put a server under load, and can misbehave on purpose: `write` sends any bytes, `frame`
+any performative at any moment, and `connection` is the engine itself. It waits for answers only where a
+caller awaits one. Everything that is awaited when the connection is lost raises `ConnectionLost`.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ __all__ = [
     "Sender",
 ]
 
-# A server on the same machine that has not answered by then never will.
+# A server on the same machine that has not answered within this time never will.
 ANSWER_TIMEOUT_S = 20.0
 
 
@@ -159,21 +158,21 @@ class Client(asyncio.Protocol):
         await self.close()
 
     async def close(self) -> None:
-        """Say goodbye and wait for the answer; a connection that is gone already is no error."""
+        """Close the connection and wait for the answer. A connection that is already lost is no error."""
         if not self.lost:
             self.connection.close()
             self.flush()
             await self._wait(self._ended)
-        # A transport that has told of its end has no loop any more, and cannot be aborted.
+        # A transport that has reported its end has no loop any more, and cannot be aborted.
         if not self.lost:
             self.transport.abort()
 
     def cut(self) -> None:
-        """Leave without a word."""
+        """Disconnect without a close frame."""
         self.transport.abort()
 
     async def ended(self) -> Error | None:
-        """Wait until the server has ended the connection; its reason."""
+        """Wait until the server has ended the connection. Returns its reason."""
         return await self._wait(self._ended)
 
     # -- sessions and links ------------------------------------------------------------
@@ -294,7 +293,7 @@ class Client(asyncio.Protocol):
     # -- raw ---------------------------------------------------------------------------
 
     def write(self, data: bytes) -> None:
-        """Bytes past the engine, after everything the engine wanted to say."""
+        """Send bytes that bypass the engine, after everything that the engine has to send."""
         self.flush()
         self.transport.write(data)
 
@@ -307,12 +306,12 @@ class Client(asyncio.Protocol):
             self.transport.write(data)
 
     async def drained(self) -> None:
-        """Wait while the socket takes no more."""
+        """Wait while the socket accepts no more bytes."""
         if not self._writable.is_set():
             await self._wait_event(self._writable)
 
     def future(self) -> asyncio.Future[Any]:
-        """Something that the end of the connection answers with `ConnectionLost`."""
+        """A future that the end of the connection answers with `ConnectionLost`."""
         future: asyncio.Future[Any] = self._loop.create_future()
         self._awaited[future] = None
         future.add_done_callback(self._awaited.pop)

@@ -1,4 +1,4 @@
-"""Several brokers in one process, connected as processes are, each with a store of its own."""
+"""Several brokers in one process, connected as processes are, each with its own store."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Two engines wired back to back: a client and a server with memory for a network.
 
 `WiredPair` carries bytes between them until both are quiet, cut as the test
-likes, and collects the events of either side. `RawPeer` is a server
-engine that a test feeds with frames of its own.
+likes, and collects the events of either side. `RawPeer` is a server engine to which a test gives its own
+frames.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """How many examples Hypothesis tries: few in `make test`, many in `make fuzz`.
 
-Two profiles: `quick`, which every run has that names no other, and `thorough`
-(`pytest --hypothesis-profile=thorough`). A test that needs more or fewer examples than others says how many
-as a share: `settings(max_examples=examples(600))` is six times as many as usual, whatever is usual.
-
-An example may take its time: how fast it is says more about the machine's other work than about us.
+There are two profiles: `quick`, the default, and `thorough` (`pytest --hypothesis-profile=thorough`). A test
+that needs more or fewer examples than others gives a share: `settings(max_examples=examples(600))` is six
+times the usual number, whatever that is. An example has no deadline, because its duration depends on the
+machine's other work.
 """
 
 from __future__ import annotations
@@ -25,5 +24,5 @@ settings.load_profile("quick")
 
 
 def examples(number: int) -> int:
-    """So many, if the usual number is 100."""
+    """This many examples if the usual number is 100."""
     return max(1, number * settings.default.max_examples // USUAL)

@@ -1,4 +1,4 @@
-"""Messages for rules to read, with ids one can foresee."""
+"""Messages for rules to read, with predictable ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a connection holds, where a test has no connection: counted, and never too much."""
+"""The holdings of a connection, for tests without a connection: counted, and never too large."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ class _Unconcerned:
 
 
 def holdings_in(budget: MemoryBudget | None = None) -> Holdings:
-    """Of a connection that has said nothing yet; `budget.used_bytes` is what it holds."""
+    """The holdings of a new connection; `budget.used_bytes` is their size."""
     engine = Connection.server(ConnectionConfig(container_id="test"))
     return Holdings(engine, (budget or MemoryBudget()).open(_Unconcerned()))

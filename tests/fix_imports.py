@@ -1,4 +1,4 @@
-"""What an import brings with it, seen in a process of its own."""
+"""The modules that an import loads, seen in a separate process."""
 
 from __future__ import annotations
 

@@ -243,7 +243,7 @@ def _topics(count: int, *kinds: int) -> list[dict[str, object]]:
 
 
 def start_premium(folder: Path, topics: int = 1) -> ServerProcess:
-    """With so many topics of each kind."""
+    """With this many topics of each kind."""
     rules = {"": [LISTENER, SENDER_RULE]}
     server = ServerProcess(folder, namespace({}, rules, _topics(topics, 16, 1)))
     server.start()
@@ -269,7 +269,7 @@ def topic(request: pytest.FixtureRequest, premium: Premium) -> str:
 
 
 async def gone(premium: Premium, path: str) -> None:
-    """Return once there is no such entity: its deletion was begun by the end of a connection."""
+    """Return once there is no such entity. The end of a connection has begun its deletion."""
     topic, _, subscription = path.partition("/")
 
     def is_there() -> bool:

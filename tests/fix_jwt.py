@@ -1,4 +1,4 @@
-"""An identity provider for tests: keys made on the spot, their JWKS document, and tokens signed with them."""
+"""An identity provider for tests: generated keys, their JWKS document, and tokens signed with them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Provider:
         return json.dumps({"keys": [self.jwk]})
 
     def token(self, *roles: str, **claims: Any) -> str:
-        """Good for an hour unless `claims` say otherwise; a claim that is None is left out."""
+        """Valid for an hour unless `claims` says otherwise. A claim that is None is left out."""
         at = int(time.time())
         whole = {"iss": ISSUER, "aud": AUDIENCE, "exp": at + 3600, "nbf": at, "iat": at, "roles": list(roles)}
         stated = {name: value for name, value in (whole | claims).items() if value is not None}
@@ -59,7 +59,7 @@ class Provider:
 
 
 class Credential:
-    """As `azure.identity` has them: gives a token when asked."""
+    """Like the credentials of `azure.identity`: returns a token on request."""
 
     def __init__(self, provider: Provider, *roles: str, lifetime_s: int = 3600, **claims: Any) -> None:
         self._provider = provider

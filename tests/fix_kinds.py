@@ -1,9 +1,9 @@
-"""Entities of 16, of 2 and of 1 partition: what a row of the contract says is shown on each of them.
+"""Entities of 16, of 2 and of 1 partition: the rows of the contract are tested on each of them.
 
-A test marked `on_each_kind` is written for one `SdkBus` and run at three at once, since most of its time
-it sleeps inside the SDK: 16 partitions and one as Standard has them, two as Premium has. The two servers
-run for the whole session; each entity belongs to one test. A test with this decorator shows its rows
-on all three kinds, one with `on_partitioned_kinds` on two (fix_rows.py).
+A test marked `on_each_kind` is written for one `SdkBus` and runs against three at once, because it spends
+most of its time sleeping inside the SDK: 16 partitions and one in Standard, two in Premium. The two servers
+run for the whole session; each entity belongs to one test. A test with this decorator shows its rows on all
+three kinds, one with `on_partitioned_kinds` on two (fix_rows.py).
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ __all__ = [
 KINDS: Final = (16, 2, 1)
 PARTITION_SHIFT: Final = 48
 
-# Long enough for a loaded machine; who waits for something that comes does not wait so long.
+# Long enough for a loaded machine. A test waits this long only for something that does not arrive.
 PATIENCE_S: Final = 20
 
-# The entities of so many earlier tests stay before they are deleted.
+# The entities of this many earlier tests are kept before they are deleted.
 USED_BUSES_MAX: Final = 45
 
 _numbers = count()
@@ -87,7 +87,7 @@ class SdkBus:
         return self.partitions > 1
 
     def queue(self, **options: Any) -> str:
-        """A new one; Premium decides by itself what is partitioned (P-09)."""
+        """A new queue; in Premium, the namespace decides what is partitioned (P-09)."""
         name = f"rows-{next(_numbers)}"
         if self.partitions != 2:
             options["enable_partitioning"] = self.partitioned
@@ -124,7 +124,7 @@ class SdkBus:
         return handle
 
     def receive(self, receiver: ServiceBusReceiver, number: int) -> list[ServiceBusReceivedMessage]:
-        """So many, which must come."""
+        """This many messages, which must arrive."""
         messages: list[ServiceBusReceivedMessage] = []
         while len(messages) < number:
             more = receiver.receive_messages(number - len(messages), max_wait_time=PATIENCE_S)
@@ -140,7 +140,7 @@ class SdkBus:
         return messages
 
     def works(self, queue: str) -> None:
-        """A message goes in and comes out: whatever was refused before did no harm."""
+        """Send and receive a message: whatever was refused before did no harm."""
         self.sender(queue).send_messages(ServiceBusMessage("still here", session_id=None))
         (message,) = self.take(self.receiver(queue), 1)
         assert str(message) == "still here"

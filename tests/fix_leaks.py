@@ -1,9 +1,9 @@
-"""What a test leaves open is that test's failure.
+"""A test that leaves something open fails.
 
-A socket, file or loop that nobody closed warns when it is collected, and warnings are errors. The collector
-runs after each test, so the warning falls on the test that left it and not on a later one. What outlives a
-file's last test (modules, caches, servers of the session) is frozen: the collector does not look at it
-again. So it stays cheap: without that, it took as long as the tests themselves.
+A socket, file or loop that was not closed causes a warning when it is collected, and warnings are errors. The
+collector runs after each test, so the warning concerns the test that left it open and not a later one.
+Objects that outlive a file's last test (modules, caches, servers of the session) are frozen: the collector
+does not look at them again. Without that, collecting took as long as the tests themselves.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class ConnectionLost(Exception):
-    """The connection went before the answer came; `error` is the server's last word, if it had one."""
+    """The connection was lost before the answer came. `error` is the server's reason, if it gave one."""
 
     def __init__(self, error: Error | None = None) -> None:
         super().__init__(str(error) if error is not None else "the connection was cut off")
@@ -46,7 +46,7 @@ class LinkRefused(Exception):
 
 
 class LinkEnd:
-    """What a sender and a receiver share: being attached, and being gone."""
+    """What a sender and a receiver have in common: being attached, and being detached."""
 
     def __init__(self, client: Client, link: SendingLink | ReceivingLink) -> None:
         self.client = client
@@ -60,7 +60,7 @@ class LinkEnd:
         await self.client.wait(self._attached)
 
     async def detached(self) -> Error | None:
-        """Wait until the server detaches the link; its reason."""
+        """Wait until the server detaches the link. Returns its reason."""
         return await self.client.wait(self._detached)
 
     @property
@@ -95,7 +95,7 @@ class Sender(LinkEnd):
         return len(self._outcomes)
 
     async def credit(self) -> int:
-        """Wait for credit; how much there is."""
+        """Wait for credit. Returns how much there is."""
         while self.link.credit <= 0:
             if self.client.lost:
                 raise ConnectionLost(self.client.last_word)
@@ -112,7 +112,7 @@ class Sender(LinkEnd):
         settled: bool = False,
         state: DeliveryState | None = None,
     ) -> asyncio.Future[DeliveryState | None]:
-        """Send now; the future gives the outcome. There must be credit; `client.flush` is yours to call."""
+        """Send now; the future gives the outcome. There must be credit. The caller calls `client.flush`."""
         self._count += 1
         tag = self._count.to_bytes(8, "big")
         outcome = self.client.future()

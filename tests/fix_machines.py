@@ -1,8 +1,8 @@
-"""Machines of the tests' own: network namespaces in a bridge, between which the network can be cut.
+"""Simulated machines: network namespaces on a bridge, between which the network can be cut.
 
 A `Machine` is an address, and what a command begins with to run there. `LOOPBACK` is this machine.
 `network` makes others, which needs root and iproute2, and takes them away again. Nothing leaves the
-namespaces: the bridge is in one of its own, and no machine has a route to anywhere else.
+namespaces: the bridge is in a separate one, and no machine has a route to anywhere else.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Network:
             _ip("-n", there, "link", "set", "lo", "up")
 
     def cut(self, one: str, other: str) -> None:
-        """What `one` sends to `other` is lost, without a word. The other direction stays as it is."""
+        """Everything that `one` sends to `other` is silently lost. The other direction is unchanged."""
         away = ("lladdr", NOWHERE, "dev", "eth0", "nud", "permanent")
         _ip("-n", self._namespace(one), "neigh", "replace", self.machines[other].address, *away)
 
@@ -85,7 +85,7 @@ class Network:
 
     @contextlib.contextmanager
     def cut_between(self, ways: Sequence[tuple[str, str]]) -> Iterator[None]:
-        """Cut these ways, each from the first to the second, and heal them in the end."""
+        """Cut these paths, each from the first machine to the second, and restore them at the end."""
         for one, other in ways:
             self.cut(one, other)
         try:

@@ -32,7 +32,7 @@ class Answer:
 
     @property
     def detail(self) -> str:
-        """What an Error document says, without what differs each time."""
+        """The text of an Error document, without the parts that differ each time."""
         return ElementTree.fromstring(self.body).findtext("Detail") or ""
 
     def text(self, name: str) -> str | None:

@@ -1,4 +1,4 @@
-"""What tests ask of messages as objects."""
+"""Helpers for tests that look at messages as objects."""
 
 from __future__ import annotations
 

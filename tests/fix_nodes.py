@@ -1,4 +1,4 @@
-"""Brokers that come and go, in one process: they share stores, a catalog and a roster, all in memory.
+"""Brokers that join and leave, in one process. They share stores, a catalog and a roster, all in memory.
 
 Nothing happens by itself: a test calls `round` for each broker, and moves the clock of the roster.
 """
@@ -133,7 +133,7 @@ class MemorySharedCatalog:
 
 
 class Contents(MemoryStore):
-    """What is in a store that several brokers reach."""
+    """The contents of a store that several brokers reach."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -270,7 +270,7 @@ class NodeMember:
         await self.broker.stop()
 
     def cut(self) -> None:
-        """Nobody reaches it, and it reaches nobody; the databases it still reaches."""
+        """No broker reaches it, and it reaches none. It still reaches the databases."""
         self.silent = True
         for peer in self.cluster.peers.by_name.values():
             peer.hang_up("cut by a test")
@@ -306,7 +306,7 @@ class Nodes:
         return member
 
     async def rounds(self, count: int = 3) -> None:
-        """Everyone who is not cut off has heard of everything, and has done what follows."""
+        """Every broker that is not cut off has received everything and has acted on it."""
         for _ in range(count):
             for member in self:
                 if not member.silent:
@@ -314,7 +314,7 @@ class Nodes:
             await until(self._are_connected)
 
     def _are_connected(self) -> bool:
-        """Whether those who know each other have a connection."""
+        """Whether the brokers that know each other have a connection."""
         members = {member.name: member for member in self if not member.silent}
         return all(
             name not in members or member.name not in members[name].cluster.peers.by_name or peer.link
@@ -323,7 +323,7 @@ class Nodes:
         )
 
     async def pass_time(self) -> None:
-        """Brokers that do not go on are presumed dead."""
+        """Brokers that do not continue are presumed dead."""
         for _ in range(2):
             self.roster.clock_s += DEAD_AFTER_S * 0.6
             await self.rounds(1)

@@ -63,7 +63,7 @@ class OtlpReceiver:
             assert self._arrived.wait_for(lambda: self.requests[path], timeout_s), f"nothing came to {path}"
 
     def wait_until(self, holds: Callable[[], bool], timeout_s: float = 60) -> None:
-        """Look again whenever something has arrived."""
+        """Check again whenever something has arrived."""
         with self._arrived:
             assert self._arrived.wait_for(holds, timeout_s), "it did not come"
 

@@ -1,11 +1,10 @@
-"""A real PostgreSQL of the tests' own: on a free port, in a folder that goes away.
+"""A real PostgreSQL for the tests: on a free port, in a temporary folder.
 
 The programs come from PyPI's `pgserver` (in the dev group) or from Debian's
-package; where there are neither, tests that need them are skipped, saying so.
-`postgres` serves the whole session and is never stopped; `own_postgres` is its
-test's to stop, kill and start again. `pair` makes two, one of which follows the
-other synchronously. PostgreSQL refuses to run as root, so it is then run as the
-user `nobody`.
+package; if there are neither, tests that need them are skipped with that reason. `postgres` serves the whole
+session and is never stopped; a test may stop, kill and restart its `own_postgres`. `pair` makes two, one of
+which follows the other synchronously. PostgreSQL refuses to run as root, so it is then run as the user
+`nobody`.
 """
 
 from __future__ import annotations
@@ -144,7 +143,7 @@ class Postgres:
         self._run("pg_ctl", "-D", self.data, "-w", "-m", mode, "stop")
 
     def kill(self) -> None:
-        """SIGKILL for the postmaster; its children end when they notice."""
+        """Send SIGKILL to the postmaster. Its children end when they notice."""
         os.kill(self.pid, signal.SIGKILL)
         self._killed = True
 
@@ -174,7 +173,7 @@ class Postgres:
 
     @contextlib.contextmanager
     def connect(self, database: str) -> Iterator[Any]:
-        """For looking and meddling from outside."""
+        """For inspecting and changing data from outside."""
         import psycopg
 
         with psycopg.connect(self.url(database), autocommit=True) as connection:
@@ -226,17 +225,17 @@ class Pair:
         return self.primary.new_database()
 
     def fail_over(self) -> None:
-        """SIGKILL for the primary, and the standby takes its place. Nobody follows it yet."""
+        """Send SIGKILL to the primary. The standby takes its place, and has no standby itself yet."""
         self.primary.kill()
         self.promote()
 
     def promote(self) -> None:
-        """The standby takes the place of the primary, whatever has become of that one."""
+        """The standby takes the place of the primary, whatever state the primary is in."""
         self.standby.promote()
         self.primary, self.standby = self.standby, self.primary
 
     def rejoin(self) -> None:
-        """The former primary follows the one that has its place, and commits wait for it again."""
+        """The former primary follows the new one, and commits wait for it again."""
         if self.standby.running:
             self.standby.stop("immediate")
         self.standby.follow(self.primary)
@@ -251,7 +250,7 @@ class Pair:
 def programs(*, tls: bool = False) -> Path | None:
     """Where `postgres`, `initdb` and `pg_ctl` are, if they can be run."""
     found: list[Path] = []
-    # Not imported: that would make folders and locks of its own.
+    # Not imported: an import would create further folders and locks.
     spec = importlib.util.find_spec("pgserver")
     if spec is not None and spec.submodule_search_locations:
         found.append(Path(spec.submodule_search_locations[0]) / "pginstall" / "bin")
@@ -284,7 +283,7 @@ def cluster(
         pytest.skip(
             f"no PostgreSQL{' with TLS' if tls else ''} here: neither PyPI's pgserver nor Debian's postgresql"
         )
-    # Not in pytest's folder: other users have no way in there. And short, for the socket's path.
+    # Not in pytest's folder, which other users cannot enter. Short, because of the limit for a socket's path.
     folder = Path(tempfile.mkdtemp(prefix="bendybus-pg-", dir=parent))
     try:
         server = Postgres(
@@ -322,7 +321,7 @@ def pair(*machines: Machine) -> Iterator[Pair]:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
-    """For the whole session; without fsync, since its machine does not fail in these tests."""
+    """For the whole session. Without fsync, because its machine does not fail in these tests."""
     with cluster(fsync=False) as server:
         yield server
 
@@ -344,7 +343,7 @@ def _own_postgres() -> Iterator[Postgres]:
 
 @pytest.fixture
 def own_postgres(_own_postgres: Postgres) -> Postgres:
-    """Running at first; the test may stop it, kill it and start it again."""
+    """Running at first. The test may stop, kill and restart it."""
     if not _own_postgres.running:
         _own_postgres.start()
     return _own_postgres

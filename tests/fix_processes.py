@@ -1,4 +1,4 @@
-"""`bendybus` as a process: forked from one that has imported it (fork_server.py), or started from nothing.
+"""`bendybus` as a process: forked from one that has imported it (fork_server.py), or started from scratch.
 
 `start` returns what can be waited for; `run_bendybus` waits for it and has what it printed.
 """
@@ -25,8 +25,8 @@ __all__ = ["BENDYBUS", "Process", "run_bendybus", "start"]
 BENDYBUS: Final = str(Path(sys.executable).with_name("bendybus"))
 COMMAND_TIMEOUT_S: Final = 60
 
-# A child may have other values of these than its parent: they are read when the command is called. Where
-# anything else differs (a path, the terminal's width), the command is started from nothing.
+# A child may have other values of these than its parent: they are read when the command is called. If
+# anything else differs (a path, the terminal's width), the command is started from scratch.
 OWN_VARIABLES: Final = ("BENDYBUS_", "SERVICEBUS_", "AZURE_", "PYTEST_", "XDG_STATE_HOME")
 
 
@@ -132,7 +132,8 @@ def _is_as_imported(environment: Mapping[str, str]) -> bool:
 def run_bendybus(
     *arguments: str, environment: Mapping[str, str], folder: Path, given: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    """`bendybus ARGUMENTS`, in `folder`; nothing about servers is inherited from who runs the tests."""
+    """`bendybus ARGUMENTS`, in `folder`; nothing about servers is inherited from the environment of the
+    tests."""
     inherited = {
         name: value
         for name, value in os.environ.items()

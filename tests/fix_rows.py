@@ -1,12 +1,12 @@
-"""Rows of the contract: which test shows which row, on entities of how many partitions.
+"""Rows of the contract: which test shows which row, and on how many partitions.
 
     @pytest.mark.row("P-12", "P-31")
     @on_each_kind
     def test_a_key_stays_in_its_partition(bus: SdkBus) -> None: ...
 
 `row` names rows of docs/reference/contract.md. `kinds` names numbers of partitions: decorators and fixtures
-that hand out entities of a kind put it on a test, with `on_kind`. Both are read from the items that pytest
-collects; tests/unit/test_mission_rows.py compares them with the contract.
+that provide entities of a kind put this mark on a test, with `on_kind`. Both are read from the items that
+pytest collects; tests/unit/test_mission_rows.py compares them with the contract.
 
 A mark is a claim, not a proof. So fixtures tell `use_entity` which entities the test has, and when the test
 has passed, their servers are asked how many partitions they have. A test that claims a row on a kind and had
@@ -40,7 +40,7 @@ SAMPLE: Final = re.compile(r'^bendybus_partitions\{entity="([^"]+)",[^}]*\} (\d+
 
 
 class Server(Protocol):
-    """What is needed of a `ServerProcess`."""
+    """The part of a `ServerProcess` that is needed here."""
 
     port: int
 
@@ -58,7 +58,7 @@ def use_entity(server: Server, name: str) -> None:
 
 
 def on_kind(partitions: int, *values: object, id: str | None = None) -> Any:  # noqa: A002 - as pytest has it
-    """Parameters of a test or fixture for entities of so many partitions."""
+    """Parameters of a test or fixture for entities of these numbers of partitions."""
     return pytest.param(*values, id=id, marks=pytest.mark.kinds(partitions))
 
 

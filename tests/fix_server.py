@@ -1,4 +1,4 @@
-"""A real server, a process that runs `bendybus serve` and is up when it says `ready`.
+"""A real server: a process that runs `bendybus serve`, and serves clients once it has printed `ready`.
 
 `server` runs for the whole session, and `new_queue` hands out its queues, none of them twice;
 `start_server` starts one that its test may stop, kill and start again. A traceback, an error or a
@@ -34,24 +34,24 @@ __all__ = ["Kind", "NewQueue", "Properties", "ServerProcess", "Shape", "StartSer
 Properties: TypeAlias = Mapping[str, object]
 """Of a queue or a rule, named as in Config.json."""
 
-# It takes half a second on an idle machine; one that is loaded may need much longer.
+# It takes half a second on an idle machine. A loaded machine may need much longer.
 START_TIMEOUT_S: Final = 120
 STOP_TIMEOUT_S: Final = 60
 
-# What an operator would have to look into.
+# Lines that an operator would have to investigate.
 TROUBLE: Final = re.compile(r"Traceback \(most recent| ERROR | CRITICAL |Warning: |Exception ignored")
 
 
 class Kind(StrEnum):
-    """What every behaviour is to be shown on, since a receiver cannot tell the difference (P-05)."""
+    """Every behaviour must be shown on both kinds, because a receiver cannot tell the difference (P-05)."""
 
     UNPARTITIONED = "unpartitioned"
     PARTITIONED = "partitioned"
-    """Into 16, as Standard has it."""
+    """With 16 partitions, as in Standard."""
 
 
 class Shape(StrEnum):
-    """What the session's queues differ in, besides their kind."""
+    """The differences between the session's queues other than their kind."""
 
     USUAL = "usual"
     BRIEF_LOCK = "brief-lock"
@@ -67,14 +67,14 @@ SHAPES: Final[Mapping[Shape, Properties]] = {
     Shape.ONCE: {"RequiresDuplicateDetection": True},
 }
 
-# The namespace's rules besides the root rule: name -> key and rights.
+# The namespace's rules other than the root rule: name -> key and rights.
 RULES: Final[Mapping[str, tuple[str, list[str]]]] = {
     "Sends": ("key-of-those-who-send", ["Send"]),
     "Listens": ("key-of-those-who-listen", ["Listen"]),
 }
 
 # Queues of each shape and kind: together fewer than the hundred partitioned ones that a namespace may have.
-# Whoever asks for one more gets a new one in the place of the second, whose test ended long ago.
+# After that, a new queue replaces the second one, whose test ended long ago.
 SPARES: Final[Mapping[Shape, int]] = {
     Shape.USUAL: 60,
     Shape.BRIEF_LOCK: 8,
@@ -166,7 +166,7 @@ class ServerProcess:
         self.data = folder / "data"
         self.log = folder / "server.log"
         self.port = 0
-        """Picked at the first start and kept ever after, so that clients find the server again."""
+        """Chosen at the first start and then kept, so that clients find the server again."""
         self.connection_string = ""
         self.first_line = ""
         self._config = folder / "Config.json"
@@ -181,7 +181,7 @@ class ServerProcess:
             self._cluster = ClusterSetUp(folder, options)
 
     def write_config(self, config: Mapping[str, object]) -> None:
-        """What the next start is to have."""
+        """The options of the next start."""
         self._config.write_text(json.dumps(config))
 
     def command(self) -> list[str]:
@@ -228,7 +228,7 @@ class ServerProcess:
         return self.wait()
 
     def kill(self) -> None:
-        """SIGKILL: as if the power had failed."""
+        """Send SIGKILL, as if the power had failed."""
         self.send_signal(signal.SIGKILL)
         self.wait()
 
@@ -262,7 +262,7 @@ class ServerProcess:
 
     @property
     def certificate(self) -> Path:
-        """Self-made; who is to trust the server needs it."""
+        """Made by the server; clients need it to trust the server."""
         return self.data / "tls" / "server.crt"
 
     @property
@@ -278,19 +278,19 @@ class ServerProcess:
         return self.log.read_text()[self._log_read :]
 
     def take_fresh_log(self) -> str:
-        """`fresh_log`, which is fresh no more then."""
+        """`fresh_log`, which is empty afterwards."""
         fresh = self.fresh_log
         self._log_read += len(fresh)
         return fresh
 
     def refuse_trouble(self) -> None:
-        """Fail when the fresh log has a traceback, an error or a warning; then it is fresh no more."""
+        """Fail if the fresh log has a traceback, an error or a warning. It is empty afterwards."""
         fresh = self.take_fresh_log()
         if TROUBLE.search(fresh):
             pytest.fail(f"the server logged:\n{fresh}")
 
     def expect_trouble(self, *expected: str) -> None:
-        """The fresh log has these errors, by what they say, and no others; then it is fresh no more.
+        """The fresh log has errors with these texts and no others. It is empty afterwards.
 
         A store that is expected to be away may also be said to be still away, if the test takes long.
         """
@@ -304,7 +304,7 @@ class ServerProcess:
 
 
 def refusals(ended: subprocess.CompletedProcess[str]) -> list[str]:
-    """What a server said that did not start. Others of several brokers may have told of their own end."""
+    """The output of a server that did not start. Other brokers of several may have reported their own end."""
     lines = ended.stderr.splitlines()
     return [line for line in lines if line.startswith("bendybus: ")] if several_brokers() else lines
 
@@ -322,7 +322,7 @@ def _namespace_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serv
         for number in range(SPARES[shape])
     }
     rules = [{"Name": name, "PrimaryKey": key, "Rights": rights} for name, (key, rights) in RULES.items()]
-    # A disk that all tests share may stall for seconds, and that is not what they are about.
+    # A disk that all tests share may stall for seconds, which these tests are not about.
     server = ServerProcess(
         tmp_path_factory.mktemp("server"), namespace(queues, {"": rules}), ("--stall-after", "20")
     )

@@ -52,7 +52,7 @@ async def publish(
 
 
 async def held(queue: Queue, subqueue: SubQueue = SubQueue.MAIN) -> list[tuple[Message, bytes]]:
-    """Everything that waits there, partition by partition, as a receiver would get it."""
+    """All messages that wait there, partition by partition, as a receiver would get them."""
     found: list[tuple[Message, bytes]] = []
     for host in queue.hosts:
         reply: Reply = await host.ask(Peek(SequenceNumber(0), 1000, subqueue))

@@ -1,4 +1,5 @@
-"""Transactions by a raw AMQP client: a connection with a coordinator, and short words for what tests do."""
+"""Transactions with a raw AMQP client: a connection with a coordinator, and short methods for what tests do.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +69,7 @@ class OwnEntities:
 
 @dataclass
 class TransactionClient:
-    """One connection with a coordinator, and short words for what the tests do."""
+    """One connection with a coordinator, and short methods for what the tests do."""
 
     entities: OwnEntities
     client: Client
@@ -84,7 +85,7 @@ class TransactionClient:
         return await self.client.requester(self.entities.address(f"{queue}/$management"))
 
     async def send(self, *messages: bytes, txn: bytes | None = None, queue: str = "q") -> list[str | None]:
-        """Send each; None, or why it was refused."""
+        """Send each. Returns None, or why it was refused."""
         sender = await self.sender(queue)
         state = None if txn is None else TransactionalState(txn)
         outcomes = await sender.send(*messages, state=state)
@@ -101,12 +102,12 @@ class TransactionClient:
     async def settle(
         self, receiver: Receiver, deliveries: list[Delivery], txn: bytes, outcome: DeliveryState | None = None
     ) -> str | None:
-        """In the transaction; None, or why not."""
+        """Settle in the transaction. Returns None, or why it was refused."""
         answers = await receiver.settled_as(deliveries, TransactionalState(txn, outcome or Accepted()))
         return condition(answers[0])
 
     async def contents(self, queue: str = "q") -> list[str]:
-        """What can be received now; it goes back."""
+        """The messages that can be received now. They are returned to the entity."""
         receiver = await self.client.receiver(self.entities.address(queue))
         found = await receiver.drain(1000)
         if found:
@@ -116,7 +117,7 @@ class TransactionClient:
         return sorted(map(text_of, found))
 
     async def arrived(self, number: int, queue: str) -> list[str]:
-        """The texts of so many messages, which may still be on their way there."""
+        """The texts of this many messages, which may still be on their way there."""
         receiver, found = await self.receive(number, queue)
         await receiver.settled_as(found)
         return sorted(map(text_of, found))
@@ -151,7 +152,7 @@ def lock_tokens(*deliveries: Delivery) -> Any:
 async def request_all(
     requester: Requester, txn: bytes | None, *changes: tuple[str, dict[str, object]]
 ) -> list[str | None]:
-    """None for each that was taken, or why not."""
+    """None for each that was accepted, or why it was not."""
     told: list[str | None] = []
     for operation, body in changes:
         request = requester.encode(body, {"operation": f"com.microsoft:{operation}"})

@@ -1,8 +1,8 @@
-"""How the tests are shared out when several processes run them (`pytest -n`).
+"""How the tests are divided among processes (`pytest -n`).
 
-A file stays together, so that what it shares (a server, say) is made once, and all of Spark's files stay
-together, since to start Spark takes longer than most of them. What takes long is begun first: begun last, it
-would be waited for alone.
+A file stays together, so that what its tests share, such as a server, is made once. All of Spark's files stay
+together, because starting Spark takes longer than most of them. Long files are started first: if they were
+started last, all other processes would wait for them.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 FOLDER: Final = Path(__file__).parent
 SPARK: Final = "spark"
-# By how long their files take; all that is not named is quick.
+# Files by their duration. All files that are not named are quick.
 LONG: Final = (SPARK, "interop", "hostile", "cli", "faults", "client")
-# Files that take more than twenty seconds, the longest first: they are begun before the others of LONG.
+# Files that take more than twenty seconds, the longest first. They are started before the others of LONG.
 LONG_FILES: Final = (
     "interop/test_cluster.py",
     "interop/test_topics.py",
