@@ -155,7 +155,8 @@ $(VENV)/.installed-browser: $(VENV)/.installed-dev
 	npm install --silent --no-save --prefix .cache/axe-core axe-core || \
 		echo "not installed: axe-core, which needs npm"
 
-# promtool checks the alert rules. It comes from Debian's package, unpacked and not installed. Without it, they are not checked.
+# promtool checks the alert rules. It comes from Debian's package, unpacked and not installed. Without it, the
+# rules are not checked.
 .cache/promtool:
 	mkdir -p .cache/prometheus
 	cd .cache/prometheus && apt-get download prometheus && dpkg-deb -x prometheus_*.deb . && \

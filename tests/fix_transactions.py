@@ -85,7 +85,7 @@ class TransactionClient:
         return await self.client.requester(self.entities.address(f"{queue}/$management"))
 
     async def send(self, *messages: bytes, txn: bytes | None = None, queue: str = "q") -> list[str | None]:
-        """Send each. Returns None, or why it was refused."""
+        """Send each. Returns for each None, or why it was refused."""
         sender = await self.sender(queue)
         state = None if txn is None else TransactionalState(txn)
         outcomes = await sender.send(*messages, state=state)
