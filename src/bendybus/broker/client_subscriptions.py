@@ -38,7 +38,7 @@ class WantedSubscription:
     shared: bool
     selector: str = ""
     auto_delete_on_idle_s: float | None = None
-    """For a durable one that is created now."""
+    """For a durable subscription that is created now."""
 
     def description(self, topic: Topic) -> SubscriptionDescription:
         rule = DEFAULT_RULE

@@ -1,9 +1,8 @@
 """What outlives an owner of a partition: the holders of its sessions, and state that is only in memory.
 
-When another broker gets the partition by plan, locks, sessions, rests and leases pass to it
-(domain/volatile.py). The next owner restores them when it loads the partition, and the holders of sessions
-continue. The owner of each partition: cluster/ownership.py. What a partition does with commands:
-partition_host.py.
+In a planned move, locks, sessions, rests and leases pass to the next owner (domain/volatile.py). The next
+owner restores them when it loads the partition, and the holders of sessions continue. The owner of each
+partition: cluster/ownership.py. What a partition does with commands: partition_host.py.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class Cluster:
         self.has_catalog = me.broker == catalog
         self.linked_entities = LinkedEntitiesElsewhere(self)
         self.term = 0
-        """Of the broker that has the catalog: what earlier ones still say is not heard."""
+        """The term of the broker that has the catalog. Messages of earlier ones are ignored."""
         self._owners = dict(owners)
         self._catalog = catalog
         self._stores = {store: RemoteStore(store) for store in owners}

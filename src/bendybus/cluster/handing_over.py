@@ -31,7 +31,7 @@ __all__ = ["HandingOver", "Remembered"]
 
 logger = logging.getLogger(__name__)
 
-# Instead of a broker that holds a session: its client has no connection.
+# Takes the place of the broker that holds a session if the session's client has no connection.
 DETACHED: Final = "*"
 # Locks in one request: a few megabytes, of the sixteen that a frame may have.
 PIECE_MAX: Final = 20_000

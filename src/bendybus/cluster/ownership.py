@@ -84,15 +84,15 @@ class Ownership:
         self.service: Service | None = None
         self._own: dict[str, _Owned] = {}
         self._heard: dict[str, tuple[int, str]] = {}
-        """Of each store the highest term that was heard of, and the broker that said so."""
+        """For each store, the highest term that was announced, and the broker that announced it."""
         self._alive: Container[str] = ()
-        self._stopping = False
         """The instances of the brokers that are alive."""
+        self._stopping = False
         self._candidates: dict[str, SharedStore] = {}
-        """Stores that this broker is to own, and does not own yet."""
+        """Stores that this broker is to own but does not own yet."""
         self._taking: dict[str, asyncio.Task[None]] = {}
         self._leaving: dict[str, _Leaving] = {}
-        """Stores that were given up and do not know it yet."""
+        """Stores that were given up but still name this broker as their owner."""
         self._taken_at: dict[str, float] = {}
         """When this broker took each of its stores, by the loop's clock."""
         self._reach = Reach()
@@ -127,7 +127,7 @@ class Ownership:
             (self._reach.tries if is_away else self._reach.reached)(name)
         return self._reach.unreached({*self._own, *self._leaving, *self._taking})
 
-    # -- what is to be ------------------------------------------------------------
+    # -- the owners that are wanted -----------------------------------------------
 
     async def settle(self, wanted: Mapping[str, str], alive: Container[str]) -> None:
         """Give up what others are to own, and take over what this broker is to own.
@@ -271,7 +271,7 @@ class Ownership:
         if self.service is not None:
             self.service.ownership_changed(resumed)
 
-    # -- what is no longer ---------------------------------------------------------
+    # -- giving up -----------------------------------------------------------------
 
     async def release(self, name: str, to: str | None = None) -> None:
         """Give up a store in order: what was submitted is written first. `to`: its next owner."""
@@ -298,7 +298,7 @@ class Ownership:
         await self._leave(name)
 
     async def _leave(self, name: str) -> None:
-        """Let the next owner take a store that was given up, and the store itself know it."""
+        """Let the next owner take a store that was given up, and record in the store that it has no owner."""
         leaving = self._leaving.get(name)
         if leaving is None:
             # While another store was told, this one said that it has a new owner, and was closed (`_let_go`).

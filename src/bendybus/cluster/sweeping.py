@@ -102,7 +102,7 @@ class Sweep:
         self._leftovers = leftovers
         self._catalog = catalog
         self._seen: tuple[int, dict[str, str | None]] | None = None
-        """The term of the leader, and the owners of all stores, when this was last looked at."""
+        """The term of the leader, and the owners of all stores, when they were last checked."""
         self._due_at = 0.0
         self._task: asyncio.Task[None] | None = None
 

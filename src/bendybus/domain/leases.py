@@ -27,7 +27,7 @@ class LeaseRequest:
     consumer: str
     subqueue: SubQueue
     duration_ms: int | None
-    """How long the consumer takes the lease for. 0: it gives the lease up. None: it only has to have it."""
+    """How long the consumer takes the lease for. 0: it gives the lease up. None: it must already have it."""
 
 
 class HeldLease(NamedTuple):

@@ -57,7 +57,7 @@ MAX_MESSAGE_SIZE: Final = Property(
     field="max_message_size_kb",
     type=ValueType.INTEGER,
     default=256,
-    # The tier sets the limit, and refuses what is above it in the words of Azure.
+    # The tier sets the limit, and refuses higher values with Azure's text.
     allowed=range(1, 1 << 31),
     standard=range(1, 257),
     premium=range(1024, 102_401),

@@ -39,12 +39,12 @@ class CbsNode:
         entities: Callable[[], Entities],
     ) -> None:
         self._keys_for = keys_for
-        """The keys that may have made a token: the first one may tell which namespace is meant."""
+        """The keys that may have signed a token. The first token may determine the namespace."""
         self._accept = accept
-        """Takes what a good token claims."""
+        """Takes the claim of a token that was accepted."""
         self._actor = actor
         self._entities = entities
-        """Those of the namespace, which is known once a token was good."""
+        """The entities of the namespace, which is known once a token was accepted."""
 
     def handle(self, request: Request) -> Response:
         try:

@@ -66,7 +66,7 @@ __all__ = [
     "attach_temporary_target",
 ]
 
-# What azure-servicebus-jms says of itself, and of the entities that are created for it.
+# What azure-servicebus-jms says about itself, and about the entities that are created for it.
 IS_CLIENT_PROVIDER: Final = "com.microsoft:is-client-provider"
 QUEUE_IDLE: Final = "com.microsoft:queue-auto-delete-on-idle-duration-in-seconds"
 TOPIC_IDLE: Final = "com.microsoft:topic-auto-delete-on-idle-duration-in-seconds"

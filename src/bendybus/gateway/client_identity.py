@@ -45,7 +45,7 @@ class ClientIdentity:
         self.host = ""
         # As the client calls itself. JMS clients put their client identifier here.
         self.container_id = ""
-        # What the client says of itself when it opens the connection.
+        # What the client says about itself when it opens the connection.
         self.properties: Mapping[str, object] = {}
 
     @property

@@ -83,7 +83,7 @@ class AmqpConnection(asyncio.Protocol):
         self._unread: deque[bytes] = deque()
         """Read from the socket, and not yet passed to the engine."""
         self.number = ""
-        """By which an operator names the connection."""
+        """The id by which an operator names the connection."""
         self.since = now()
         self._opened = False
         self._flushing = False

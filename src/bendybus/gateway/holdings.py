@@ -28,8 +28,8 @@ UNANSWERED_COPIES: Final = 3
 # Fewer answered bytes are taken off the account with the next socket read, or by the next tick.
 ACCOUNTED_AT_ONCE_BYTES: Final = 16 * 1024
 
-# Answers that the client has not read. Beyond this, too, its socket is not read. The limit is far above what
-# a client leaves unread that sends for a while without reading its answers.
+# Answers that the client has not read. Beyond this, too, its socket is not read. A client that sends for a
+# while without reading its answers stays far below this limit.
 UNREAD_BYTES_MAX: Final = 4 * 1024 * 1024
 
 

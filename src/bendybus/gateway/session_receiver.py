@@ -40,12 +40,12 @@ __all__ = ["SessionReceiver"]
 LOCKED_UNTIL: Final = "com.microsoft:locked-until-utc"
 TIMEOUT: Final = "com.microsoft:timeout"
 
-# A receiver that deletes has nothing to lose with its session, so it is told this long after the lock has
-# ended. The reason is a live test of the SDK for Python (`..._receive_handler_receiveanddelete` in
-# test_sessions.py, and its twin in test_sessions_async.py): after ten messages it waits for another as long
-# as the lock lasts. The lock begins with the attach and this wait with the last message, so the lock ends
-# first. A receiver that is told at once raises SessionLockLostError; on Azure its wait ends without an
-# error. Two seconds are ample for ten messages.
+# A receiver that deletes loses nothing with its session, so it is told this long after the lock has ended.
+# The reason is a live test of the SDK for Python (`..._receive_handler_receiveanddelete` in test_sessions.py,
+# and its twin in test_sessions_async.py): after ten messages it waits for another as long as the lock lasts.
+# The lock begins with the attach and this wait with the last message, so the lock ends first. A receiver that
+# is told at once raises SessionLockLostError; on Azure its wait ends without an error. Two seconds are ample
+# for ten messages.
 LOST_AFTER_S: Final = 2.0
 
 # The timeout of Service Bus if the client names none, and the longest timeout that we accept.

@@ -2,10 +2,10 @@
 
 `server.json` holds the endpoint, the process and where the root key is kept, never the
 key itself: that stays in the folder's `root.key` or in the operator's environment, unless it is
-the emulator's, which everyone knows. It also holds the operator's key, which is made at each start:
-whoever can read it can read the data folder, and may ask for what concerns the whole server
-(backup_routes.py). A server that was killed leaves its file behind, so readers check that the
-process lives. From other folders a server is found by the list of its user's (running_servers.py).
+the emulator's, which everyone knows. It also holds the operator's key, which is made at each start: anyone
+who can read it can also read the data folder, and may make requests that concern the whole server
+(backup_routes.py). A server that was killed leaves its file behind, so readers check that the process lives.
+From other folders a server is found by the list of its user's (running_servers.py).
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _is_running(data: Path) -> bool:
 
 
 def find_running(data: Path, *, with_key: bool = True) -> str | None:
-    """The connection string of the server that runs on this data folder; None when none does.
+    """The connection string of the server that runs on this data folder; None if there is none.
 
     A client with a token of an identity provider needs no key.
     """

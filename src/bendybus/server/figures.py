@@ -185,7 +185,7 @@ def _add_process(figures: _Figures) -> None:
 
 
 def _of_proc() -> Iterator[tuple[Family, float]]:
-    """What Linux tells of this process; other systems have no such files, and then nothing is shown."""
+    """What Linux reports about this process. Other systems have no such files, so nothing is shown there."""
     try:
         with open("/proc/self/statm") as file:
             yield families.RESIDENT, int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -45,7 +45,7 @@ RESERVED_NAMES = _ReservedNames(
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What `/health` tells: 200 when ready, 503 otherwise, with the details either way."""
+    """The answer of `/health`: 200 if ready, otherwise 503, with the details in both cases."""
 
     ready: bool
     details: Mapping[str, object] = field(default_factory=dict)
@@ -78,7 +78,7 @@ def http_app(
 def watching_app(
     *, health: Callable[[], Health], metrics: Callable[[Request], Awaitable[Response]]
 ) -> Starlette:
-    """The application of a port that shows how the server is, and nothing else."""
+    """The application of a port that serves metrics and health, and nothing else."""
     return _application(
         [*_watching_routes(health, metrics), WebSocketRoute("/{path:path}", _no_such_websocket)]
     )

@@ -31,7 +31,7 @@ _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(%|[KMGT]?I?B?)", re.IGNORECASE)
 
 
 def memory_limit(setting: str | None) -> int:
-    """The limit in bytes; `ConfigError` where the setting cannot be meant."""
+    """The limit in bytes; `ConfigError` if the setting is invalid."""
     machine = machine_memory()
     if setting is None:
         return max(MEMORY_LEAST, machine * MEMORY_SHARE_PERCENT // 100)

@@ -35,8 +35,9 @@ SAS_KEY_VARIABLE: Final = "BENDYBUS_SAS_KEY"
 # The key of the vendor's emulator, which is public.
 WELL_KNOWN_KEY: Final = "SAS_KEY_VALUE"
 
-# Measured: over two, sending and receiving at once is as fast as over one, over four both alone are slower
-# (docs/benchmarks.md). And with one store, nothing would work while it is unavailable.
+# Measured: with two stores, sending and receiving at the same time is as fast as with one; with four, sending
+# alone and receiving alone are slower (docs/benchmarks.md). With one store, nothing would work while it is
+# unavailable.
 STORES_DEFAULT: Final = 2
 STORES_MAX: Final = 64
 # Less than a second would count a short delay as an outage; more than clients wait is of no use.

@@ -44,7 +44,7 @@ KNOWN = "known are sqlite:///PATH and postgresql://USER@HOST:PORT/DATABASE"
 def messaging_stores(
     settings: Settings, folder: DataFolder, placed: Container[str] = frozenset()
 ) -> list[MessagingStore]:
-    """The stores, not yet opened; `ConfigError` names a URL that cannot be meant.
+    """The stores, not yet opened; `ConfigError` names an invalid URL.
 
     `placed`: the names of those that are known to hold partitions.
     """
@@ -63,7 +63,7 @@ def messaging_stores(
             raise ConfigError(f"--store {shown_url(url)}: {error}") from None
         stores[store.name] = store
     for name, url in listed.attached.items():
-        # What the command line says of a store counts more than what was said when it was attached.
+        # The command line takes precedence over the URL with which a store was attached.
         if name not in stores:
             try:
                 stores[name] = store_at(url, placed, name, folder.timelines_path)
@@ -144,7 +144,7 @@ def store_at(
 
 
 def kind_of(url: str) -> Literal["sqlite", "postgresql"]:
-    """What kind of store the URL names; `ConfigError` when we know none such."""
+    """The kind of store that the URL names; `ConfigError` if there is no such kind."""
     try:
         scheme = urlsplit(url).scheme
     except ValueError:

@@ -21,21 +21,22 @@ from bendybus.store.encoding import to_json
 
 __all__ = ["Removals", "are_far_apart"]
 
-# Rows of no use: as many, and about as much disk. More of them make a page's share larger.
+# Limits for rows whose messages are removed: how many, and about how much disk. With more rows, each page has
+# more of them.
 NOTED_MAX: Final = 50_000
 NOTED_BYTES_MAX: Final = 64 * 1024 * 1024
 # Deleted in one transaction: about 10 ms of the writer's time.
 DELETED_AT_ONCE: Final = 2000
 
-# About twice as many small messages as a page holds lie between two of them, and more than what is usually on
-# its way. Fewer pages than that are in the log anyway.
+# The average distance between two messages is about twice the number of small messages in a page, and the
+# whole span is more than is usually on its way. The pages of a smaller span are in the log anyway.
 DISTANCE_MIN: Final = 16
 SPAN_MIN: Final = 8192
 COUNT_MIN: Final = 8
 
 
 def are_far_apart(ids: Sequence[int]) -> bool:
-    """Whether to delete these rows would touch a page for nearly each of them."""
+    """Whether deleting these rows would touch nearly one page per row."""
     if len(ids) < COUNT_MIN:
         return False
     span = max(ids) - min(ids)
