@@ -1,5 +1,4 @@
-"""Transactions with a raw AMQP client: a connection with a coordinator, and short methods for what tests do.
-"""
+"""Transactions with a raw AMQP client: a connection with a coordinator, and short methods for tests."""
 
 from __future__ import annotations
 
