@@ -239,6 +239,24 @@ def test_while_most_messages_stay_they_go_straight_to_the_database(
     assert sqlite_bench.numbers() == list(range(151, 200))
 
 
+def test_a_burst_of_sends_is_noticed_before_much_is_written_twice(sqlite_bench: Bench) -> None:
+    sent = [new_message(number, b"x" * 4096) for number in range(1, 201)]
+    for start in range(0, 200, 10):
+        sqlite_bench.commit(sent[start : start + 10])
+    assert rows(sqlite_bench)[0] == 200
+    # With removals, the same messages stay in the journal.
+    sqlite_bench.commit(removed=sent)
+    sqlite_bench.store.write_out()
+    received: list[Message] = []
+    for start in range(0, 500, 10):
+        messages = [new_message(1000 + start + each, b"x" * 4096) for each in range(10)]
+        sqlite_bench.commit(messages, removed=received)
+        received = messages
+    before = rows(sqlite_bench)[0]
+    sqlite_bench.commit([new_message(2000 + each, b"x" * 4096) for each in range(10)], removed=received)
+    assert rows(sqlite_bench)[0] == before
+
+
 def test_removals_are_journalled_while_messages_go_straight_to_the_database(
     sqlite_bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -20,6 +20,10 @@ WINDOW_BYTES: Final = 4 << 20
 # megabyte is on its way, so most of these are removed, even if the queue was empty before. When a backlog
 # begins, about so much is written twice.
 DECISIONS: Final = 2
+# If so much and so many are stored and nothing is removed, a backlog begins: no need to wait for the rest. A
+# queue that is emptied as fast as it is filled has removals by then, unless its messages are large.
+BACKLOG_BYTES: Final = 512 << 10
+BACKLOG_MESSAGES: Final = 100
 # A mark for each commit would be many, if commits are small.
 MARKS: Final = 64
 
@@ -58,7 +62,16 @@ class Turnover:
         self._bytes += request.offset
         while len(marks) > 1 and marks[0][0] < self._bytes - WINDOW_BYTES:
             marks.popleft()
-        if self._bytes - self._decided_at >= WINDOW_BYTES // DECISIONS:
+        if self._bytes - self._decided_at >= WINDOW_BYTES // DECISIONS or self._only_stores:
             self.is_low = self._soon * 2 < self._stored
             self._stored = self._soon = 0
             self._decided_at = self._bytes
+
+    @property
+    def _only_stores(self) -> bool:
+        """Whether many messages were stored since the last decision, and none was removed soon."""
+        return (
+            not self._soon
+            and self._stored >= BACKLOG_MESSAGES
+            and self._bytes - self._decided_at >= BACKLOG_BYTES
+        )
