@@ -239,6 +239,28 @@ def test_while_most_messages_stay_they_go_straight_to_the_database(
     assert sqlite_bench.numbers() == list(range(151, 200))
 
 
+def test_a_burst_of_sends_is_noticed_before_much_is_written_twice(sqlite_bench: Bench) -> None:
+    sent = [new_message(number, b"x" * 4096) for number in range(1, 201)]
+    for start in range(0, 200, 10):
+        sqlite_bench.commit(sent[start : start + 10])
+    assert rows(sqlite_bench)[0] == 200
+
+
+def test_the_end_of_a_backlog_is_noticed_after_a_hundred_messages(sqlite_bench: Bench) -> None:
+    backlog = [new_message(number, b"x" * 4096) for number in range(1, 201)]
+    for start in range(0, 200, 10):
+        sqlite_bench.commit(backlog[start : start + 10])
+    sqlite_bench.commit(removed=backlog)
+    waiting: list[Message] = []
+    for number in range(201, 302):
+        message = new_message(number, b"small")
+        sqlite_bench.commit([message], removed=waiting)
+        waiting = [message]
+    # Only the journal has the last one.
+    assert sqlite_bench.store.at_hand([waiting[0].body_row_id]) == [b"small"]
+    assert sqlite_bench.numbers() == [301]
+
+
 def test_removals_are_journalled_while_messages_go_straight_to_the_database(
     sqlite_bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

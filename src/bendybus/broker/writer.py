@@ -49,7 +49,9 @@ SETTLE_AFTER_S: Final = 0.01
 TIDY_AFTER_S: Final = 1.0
 
 # This many turns of the loop may pass before a commit of several small commands begins. Each commit costs two
-# thread switches and a sync, however small it is. A turn that finds nothing to do takes microseconds.
+# thread switches and a sync, however small it is. A turn that finds nothing to do takes microseconds, but it
+# also lets other threads have the interpreter's lock. So there are no further turns during a commit, because
+# what arrives then waits for its end anyway.
 GATHERING_TURNS: Final = 3
 # With fewer commands, the client probably waits for them, or each of them has many messages.
 FEW_COMMANDS: Final = 4
@@ -157,7 +159,8 @@ class StoreWriter:
 
     def _end_turn(self, turns_left: int) -> None:
         """Let the thread have the group, unless more should go into it."""
-        if turns_left > 1 and len(self._gathering.callbacks) >= FEW_COMMANDS:
+        is_idle = self._under_way is None
+        if is_idle and turns_left > 1 and len(self._gathering.callbacks) >= FEW_COMMANDS:
             self._loop.call_soon(self._end_turn, turns_left - 1)
             return
         with self._turn:

@@ -64,6 +64,22 @@ async def test_a_few_commands_do_not_wait_for_the_next_turn():
         assert [len(group) for group in gated.store.groups] == [FEW_COMMANDS - 1] * 2
 
 
+async def test_small_commands_that_come_during_a_commit_wait_for_one_turn_only():
+    async with gated_queue(partitions=16) as gated:
+        gated.store.shut()
+        gated.host.submit(Enqueue([message()]), gated.replies.append)
+        await gated.at_the_gate()
+        for host in gated.queue.hosts[: 2 * FEW_COMMANDS]:
+            host.submit(Enqueue([message()]), gated.replies.append)
+        await asyncio.sleep(0)
+        gated.store.let_one_through()
+        # The loop has no turn meanwhile.
+        assert gated.store.reached.wait(10)
+        gated.store.open_gate()
+        await gated.settled()
+        assert [len(group) for group in gated.store.groups] == [1, 2 * FEW_COMMANDS]
+
+
 async def test_a_large_command_does_not_wait_for_the_end_of_the_turn():
     async with gated_queue() as gated:
         gated.store.shut()

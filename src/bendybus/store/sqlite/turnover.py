@@ -20,6 +20,11 @@ WINDOW_BYTES: Final = 4 << 20
 # megabyte is on its way, so most of these are removed, even if the queue was empty before. When a backlog
 # begins, about this much is written twice.
 DECISIONS: Final = 2
+# After this many messages, a decision is made earlier if it is clear. If none was removed while this much was
+# stored, a backlog begins: a queue that is emptied as fast as it is filled has removals by then, unless its
+# messages are large. If at least as many were removed soon as were stored, the backlog is gone.
+CLEAR_MESSAGES: Final = 100
+BACKLOG_BYTES: Final = 512 << 10
 # With small commits, a mark for each of them would be too many.
 MARKS: Final = 64
 
@@ -58,7 +63,16 @@ class Turnover:
         self._bytes += request.offset
         while len(marks) > 1 and marks[0][0] < self._bytes - WINDOW_BYTES:
             marks.popleft()
-        if self._bytes - self._decided_at >= WINDOW_BYTES // DECISIONS:
+        if self._bytes - self._decided_at >= WINDOW_BYTES // DECISIONS or self._is_clear:
             self.is_low = self._soon * 2 < self._stored
             self._stored = self._soon = 0
             self._decided_at = self._bytes
+
+    @property
+    def _is_clear(self) -> bool:
+        """Whether what was counted since the last decision already contradicts it."""
+        if self._stored < CLEAR_MESSAGES:
+            return False
+        if self.is_low:
+            return self._soon >= self._stored
+        return not self._soon and self._bytes - self._decided_at >= BACKLOG_BYTES
