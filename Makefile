@@ -60,7 +60,7 @@ docs: $(VENV)/.installed-dev  ## dist/site: the documentation as a searchable si
 # behind a load balancer. See tests/set_ups.py.
 interop: export BENDYBUS_TEST_BROKERS = $(BROKERS)
 interop: export BENDYBUS_TEST_CLUSTER = $(CLUSTER)
-interop: $(VENV)/.installed-interop  ## The Azure SDKs: Python's (as in `make test`), Java's with JMS, .NET's, Go's and JavaScript's if their tools are installed; BROKERS=2 or CLUSTER=3 against several brokers
+interop: $(VENV)/.installed-interop  ## The Azure SDKs: Python's (as in `make test`), .NET's, and Java's with JMS, Go's and JavaScript's if their tools are installed; BROKERS=2 or CLUSTER=3 against several brokers
 	$(BIN)/pytest -n $(WORKERS) --no-loadscope-reorder tests/interop
 	PYTHONPATH=tests $(BIN)/python -m interop.java.run
 	PYTHONPATH=tests $(BIN)/python -m interop.dotnet.run
