@@ -60,6 +60,7 @@ BODY_BYTES: Final = 1024
 SHAPES: Final = {
     "no key": Shape(connections=CONNECTIONS),
     "key": Shape(connections=CONNECTIONS, keys=1000),
+    "half with a key": Shape(connections=CONNECTIONS, keys=1000, half_keyed=True),
 }
 CROSSING: Final = Shape(connections=4)
 # For each broker, so that each number of brokers is measured for about as long. Much more than senders have

@@ -27,6 +27,8 @@ class Shape:
     target: str = ""
     transactions: int = 0
     backlog: bool = False
+    half_keyed: bool = False
+    """Only the first half of the connections sends with keys."""
 
     def arguments(self) -> list[str]:
         """The generator's options, those left out that have no effect."""
@@ -41,6 +43,7 @@ class Shape:
             "--transactions": self.transactions,
         }
         flags = {
+            "--half-keyed": self.half_keyed,
             "--next-session": self.next_session,
             "--keep-session": self.keep_session,
             "--settled": self.settled,

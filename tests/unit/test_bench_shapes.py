@@ -68,7 +68,7 @@ def test_an_unknown_row_is_refused_by_name():
 
 def test_the_generator_knows_every_option_of_a_shape():
     known = set(re.findall(r'\{"([a-z-]+)", [01], 0', GENERATOR.read_text()))
-    everything = Shape(1, 1, True, True, 1, 1, "id", True, True, 1, 1, 1, ("a",), "b", 1, True)
+    everything = Shape(1, 1, True, True, 1, 1, "id", True, True, 1, 1, 1, ("a",), "b", 1, True, True)
     given = {argument[2:] for argument in everything.arguments() if argument.startswith("--")}
     assert given <= known
     assert len(given) == len(Shape.__slots__)

@@ -74,19 +74,33 @@ void link_attached(void) {
 
 /* ---- sender --------------------------------------------------------------------------------- */
 
+static bool sends_keyless(const peer *p) {
+  return options.half_keyed && (size_t)(p - p->role->peers) >= p->role->peer_count / 2;
+}
+
+/* Whether this connection's share of the messages is not sent yet. */
+static bool has_more(const role *r, bool keyless) {
+  if (!options.half_keyed) return r->sent < options.count;
+  size_t half = options.count / 2;
+  return keyless ? r->sent_keyless < half : r->sent - r->sent_keyless < options.count - half;
+}
+
 /* Sends while the window and the broker's credit have room. */
 void send_more(peer *p) {
   role *r = p->role;
+  bool keyless = sends_keyless(p);
+  template *t = keyless ? &r->keyless : &r->transfer;
   pn_link_t *link = p->links[0].link;
-  size_t each = r->transfer.messages;
-  while (r->sent < options.count && pn_link_credit(link) > 0 &&
+  size_t each = t->messages;
+  while (has_more(r, keyless) && pn_link_credit(link) > 0 &&
          (!p->in_flight || p->in_flight + each <= (size_t)options.window)) {
     uint64_t sequence = r->sent, at_ns = r->sent_ns[sequence] = now_ns();
     r->sent += each;
+    if (keyless) r->sent_keyless += each;
     p->in_flight += each;
-    stamp_transfer(&r->transfer, sequence, at_ns);
+    stamp_transfer(t, sequence, at_ns);
     pn_delivery(link, pn_dtag((const char *)&sequence, sizeof sequence));
-    pn_link_send(link, r->transfer.bytes, r->transfer.size);
+    pn_link_send(link, t->bytes, t->size);
     pn_link_advance(link);
   }
 }

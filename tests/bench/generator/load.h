@@ -38,6 +38,7 @@ typedef struct {
   const char *id_property;          /* an application property that repeats the message-id */
   int window, credit, connections, links; /* credit: of each receiver; as the window if not given */
   bool settled, tls, next_session, keep_session;
+  bool half_keyed;                  /* only the first half of the connections sends with keys */
   bool backlog;                     /* whatever arrives counts, earlier runs' messages too */
   double timeout_s;
 } load_options;
@@ -76,6 +77,8 @@ typedef struct role {
   latencies latency; /* sender: send to accept; receiver: send to arrival; transactions: their lives */
 
   template transfer;                       /* sender, transactions */
+  template keyless;                        /* sender: of the connections that send without keys, */
+  size_t sent_keyless;                     /* which send half of the messages */
   size_t sent, settled, accepted;          /* sender, transactions */
   uint64_t *sent_ns;                       /* sender: by sequence number */
   size_t received, distinct, duplicates, foreign, sessions_taken; /* receiver, transactions */
@@ -126,7 +129,7 @@ void finish(role *r);
 void note_latency(latencies *l, uint64_t since_ns, uint64_t until_ns);
 
 /* messages.c */
-bool build_transfer(template *t);
+bool build_transfer(template *t, bool keyed);
 void stamp_transfer(template *t, uint64_t sequence, uint64_t at_ns);
 bool read_stamp(const char *encoded, size_t bytes, uint64_t *sequence, uint64_t *at_ns);
 

@@ -142,7 +142,7 @@ static int usage(const char *program) {
           "usage: %s --address A [--mode send|receive|both|drain|transact] [--host H] --port P... [--tls]\n"
           "       [--user U --password W] [--count N] [--size BODY_BYTES] [--window W] [--timeout S]\n"
           "       [--from A]... [--credit N] [--connections N] [--links N] [--settled]\n"
-          "       [--keys N] [--sessions N] [--next-session [--keep-session]] [--batch N]\n"
+          "       [--keys N [--half-keyed]] [--sessions N] [--next-session [--keep-session]] [--batch N]\n"
           "       [--properties N] [--id-property NAME] [--backlog] [--to A --transactions N]\n"
           "drain receives whatever waits, until the broker says there is no more.\n"
           "transact receives N messages and, in a transaction for each, completes it and sends it on.\n"
@@ -154,6 +154,7 @@ static int usage(const char *program) {
           "  --links N         so many receivers on each connection\n"
           "  --settled         receive and delete: the broker settles when it delivers\n"
           "  --keys N          N partition keys, in the annotation x-opt-partition-key\n"
+          "  --half-keyed      the second half of the connections sends without keys\n"
           "  --sessions N      N session ids, in group-id\n"
           "  --next-session    receivers take the next free session, and another when it has no more\n"
           "  --keep-session    they keep the first session they get\n"
@@ -210,6 +211,7 @@ static bool parse_option(int option, const char *value) {
     case 'd': options.settled = true; return true;
     case 'T': options.tls = true; return true;
     case 'k': options.keys = strtoull(value, NULL, 10); return true;
+    case 'H': options.half_keyed = true; return true;
     case 'S': options.sessions = strtoull(value, NULL, 10); return true;
     case 'x': options.next_session = true; return true;
     case 'K': options.keep_session = true; return true;
@@ -230,6 +232,7 @@ static bool options_fit(void) {
   if (options.connections < 1 || options.links < 1) return false;
   if (options.batch && (options.count % options.batch || options.tls)) return false;
   if (options.keep_session && !options.next_session) return false;
+  if (options.half_keyed && (!options.keys || options.batch)) return false;
   bool transacts = options.mode == TRANSACT;
   if (transacts != (options.target != NULL)) return false;
   if (options.transactions < 1 || options.transactions > TRANSACTIONS_MAX) return false;
@@ -247,7 +250,7 @@ static bool parse_options(int argc, char **argv) {
       {"keys", 1, 0, 'k'},        {"sessions", 1, 0, 'S'},     {"next-session", 0, 0, 'x'},
       {"keep-session", 0, 0, 'K'}, {"batch", 1, 0, 'b'},       {"properties", 1, 0, 'P'},
       {"id-property", 1, 0, 'i'}, {"to", 1, 0, 'o'},           {"transactions", 1, 0, 'X'},
-      {"backlog", 0, 0, 'B'},     {0}};
+      {"backlog", 0, 0, 'B'},     {"half-keyed", 0, 0, 'H'},  {0}};
   int option;
   while ((option = getopt_long(argc, argv, "", LONG, NULL)) != -1) {
     if (!parse_option(option, optarg)) return false;
@@ -269,7 +272,8 @@ static void make_sender(role *r) {
   r->mode = SEND;
   r->sent_ns = allocate(options.count, sizeof *r->sent_ns);
   r->latency.us = allocate(options.count, sizeof *r->latency.us);
-  if (!build_transfer(&r->transfer)) fail(r, "cannot encode the message");
+  bool built = build_transfer(&r->transfer, options.keys > 0);
+  if (!built || (options.half_keyed && !build_transfer(&r->keyless, false))) fail(r, "cannot encode the message");
   make_peers(r, (size_t)options.connections);
 }
 
@@ -281,7 +285,7 @@ static void make_receiver(role *r) {
     r->sources[i] = (source){options.sources[i], allocate(options.count, 1)};
   }
   r->latency.us = allocate(options.count * options.source_count, sizeof *r->latency.us);
-  if (r->mode == TRANSACT && !build_transfer(&r->transfer)) fail(r, "cannot encode the message");
+  if (r->mode == TRANSACT && !build_transfer(&r->transfer, options.keys > 0)) fail(r, "cannot encode the message");
   make_peers(r, options.source_count * (size_t)options.connections);
   for (size_t i = 0; i < r->peer_count; i++) r->peers[i].source = &r->sources[i % options.source_count];
 }

@@ -52,7 +52,7 @@ static void put_partition_key(pn_message_t *message) {
 }
 
 /* One message, encoded; its size. */
-static size_t encode_message(char *into, size_t room) {
+static size_t encode_message(char *into, size_t room, bool keyed) {
   char *body = allocate(options.body_bytes, 1);
   for (size_t i = 0; i < options.body_bytes; i++) body[i] = (char)(i * 31 + 7);
   pn_message_t *message = pn_message();
@@ -60,7 +60,7 @@ static size_t encode_message(char *into, size_t room) {
   pn_message_set_inferred(message, true); /* the body is a data section, not a value */
   pn_message_set_content_type(message, "application/octet-stream");
   pn_data_put_string(pn_message_id(message), text(ID));
-  if (options.keys) put_partition_key(message);
+  if (keyed) put_partition_key(message);
   if (options.sessions) pn_message_set_group_id(message, SESSION);
   put_properties(pn_message_properties(message));
   pn_data_put_binary(pn_message_body(message), pn_bytes(options.body_bytes, body));
@@ -79,10 +79,10 @@ static size_t find_digits(const template *t, const char *placeholder, size_t pre
 }
 
 /* A batch is an envelope with the sections of its first message but the body, and a data section for each. */
-bool build_transfer(template *t) {
+bool build_transfer(template *t, bool keyed) {
   size_t room = options.body_bytes + OVERHEAD_BYTES;
   char *encoded = allocate(room, 1);
-  size_t size = encode_message(encoded, room);
+  size_t size = encode_message(encoded, room, keyed);
   if (!size) return false;
   bool batch = options.batch > 0;
   size_t body_header = options.body_bytes < 256 ? 5 : DATA_HEADER_BYTES;
@@ -107,7 +107,7 @@ bool build_transfer(template *t) {
   t->key = find_digits(t, KEY, KEY_PREFIX);
   t->session = find_digits(t, SESSION, SESSION_PREFIX);
   t->id_property = find_digits(t, ID_AGAIN, ID_PREFIX);
-  return t->id && !t->key == !options.keys && !t->session == !options.sessions &&
+  return t->id && !t->key == !keyed && !t->session == !options.sessions &&
          !t->id_property == !options.id_property;
 }
 
