@@ -8,7 +8,6 @@ For any other message it returns None, and those two are used.
 
 from __future__ import annotations
 
-import struct
 from typing import Final
 
 from bendybus.amqp.decoder import MALFORMED
@@ -16,30 +15,22 @@ from bendybus.amqp.message_encoder import PropertyField
 
 __all__ = ["ordinary"]
 
-# Sections and how their sizes are encoded, as numbers: those are compared faster than bytes.
-_HEADER_8: Final = 0x005370C0
-_HEADER_32: Final = 0x005370D0
-_ANNOTATIONS_8: Final = 0x005372C1
-_ANNOTATIONS_32: Final = 0x005372D1
-_PROPERTIES_8: Final = 0x005373C0
-_PROPERTIES_32: Final = 0x005373D0
-_APPLICATION_PROPERTIES_8: Final = 0x005374C1
-_APPLICATION_PROPERTIES_32: Final = 0x005374D1
-_DATA_8: Final = 0x005375A0
-_DATA_32: Final = 0x005375B0
+# How sections begin, with the encoding of their sizes. Slices are compared, and numbers are put together from
+# single bytes: compiled, both are several times as fast as `struct`, which makes a tuple of objects.
+_START: Final = 4
+_HEADER_8: Final = b"\x00\x53\x70\xc0"
+_HEADER_32: Final = b"\x00\x53\x70\xd0"
+_ANNOTATIONS_8: Final = b"\x00\x53\x72\xc1"
+_ANNOTATIONS_32: Final = b"\x00\x53\x72\xd1"
+_PROPERTIES_8: Final = b"\x00\x53\x73\xc0"
+_PROPERTIES_32: Final = b"\x00\x53\x73\xd0"
+_APPLICATION_PROPERTIES_8: Final = b"\x00\x53\x74\xc1"
+_APPLICATION_PROPERTIES_32: Final = b"\x00\x53\x74\xd1"
+_DATA_8: Final = b"\x00\x53\x75\xa0"
+_DATA_32: Final = b"\x00\x53\x75\xb0"
 _GROUP_ID: Final = int(PropertyField.GROUP_ID)
 # The fields between message-id and group-id, when all of them are absent.
 _ABSENT: Final = b"\x40" * (_GROUP_ID - 1)
-
-# A properties section up to the text of its id: size and count of the list, code and length of the text.
-_properties_8: Final = struct.Struct(">IBBBB").unpack_from
-_properties_32: Final = struct.Struct(">IIIBB").unpack_from
-# A section before the properties, up to its size. After a size of one byte, three more bytes are read; the
-# properties have at least as many.
-_section: Final = struct.Struct(">II").unpack_from
-# A section after them. The last one may be shorter than that.
-_last: Final = struct.Struct(">IB").unpack_from
-_u32: Final = struct.Struct(">I").unpack_from
 
 
 def ordinary(buffer: bytes, bare: int = 0) -> tuple[int, str, str | None] | None:
@@ -50,31 +41,32 @@ def ordinary(buffer: bytes, bare: int = 0) -> tuple[int, str, str | None] | None
     """
     try:
         if not bare:
-            section, size = _section(buffer, 0)
+            section = buffer[:_START]
             if section == _HEADER_8:
-                bare = 5 + (size >> 24)
-                section, size = _section(buffer, bare)
+                bare = 5 + buffer[4]
+                section = buffer[bare : bare + _START]
             elif section == _HEADER_32:
-                bare = 8 + size
-                section, size = _section(buffer, bare)
+                bare = 8 + _u32(buffer, 4)
+                section = buffer[bare : bare + _START]
             if section == _ANNOTATIONS_8:
-                bare += 5 + (size >> 24)
+                bare += 5 + buffer[bare + 4]
             elif section == _ANNOTATIONS_32:
-                bare += 8 + size
-        section, size, count, kind, length = _properties_8(buffer, bare)
+                bare += 8 + _u32(buffer, bare + 4)
+        section = buffer[bare : bare + _START]
         if section == _PROPERTIES_8:
+            size, count = buffer[bare + 4], buffer[bare + 5]
             start = bare + 8
             pos = bare + 5 + size
         elif section == _PROPERTIES_32:
-            _, size, count, kind, length = _properties_32(buffer, bare)
+            size, count = _u32(buffer, bare + 4), _u32(buffer, bare + 8)
             start = bare + 14
             pos = bare + 8 + size
             size -= 3
         else:
             return None
-        stop = start + length
+        stop = start + buffer[start - 1]
         # Every field takes at least a byte.
-        if kind != 0xA1 or not 0 < count < size or stop > pos:
+        if buffer[start - 2] != 0xA1 or not 0 < count < size or stop > pos:
             return None
         message_id = buffer[start:stop].decode()
         group_id = None
@@ -90,17 +82,17 @@ def ordinary(buffer: bytes, bare: int = 0) -> tuple[int, str, str | None] | None
                 return None
             if max(at + 1, stop) > pos:
                 return None
-        section, size = _last(buffer, pos)
+        section = buffer[pos : pos + _START]
         if section == _APPLICATION_PROPERTIES_32:
-            pos += 8 + _u32(buffer, pos + 4)[0]
-            section, size = _last(buffer, pos)
+            pos += 8 + _u32(buffer, pos + 4)
+            section = buffer[pos : pos + _START]
         elif section == _APPLICATION_PROPERTIES_8:
-            pos += 5 + size
-            section, size = _last(buffer, pos)
+            pos += 5 + buffer[pos + 4]
+            section = buffer[pos : pos + _START]
         if section == _DATA_32:
-            pos += 8 + _u32(buffer, pos + 4)[0]
+            pos += 8 + _u32(buffer, pos + 4)
         elif section == _DATA_8:
-            pos += 5 + size
+            pos += 5 + buffer[pos + 4]
         else:
             return None
     except MALFORMED:
@@ -108,9 +100,13 @@ def ordinary(buffer: bytes, bare: int = 0) -> tuple[int, str, str | None] | None
     return (bare, message_id, group_id) if pos == len(buffer) else None
 
 
+def _u32(buffer: bytes, at: int) -> int:
+    return buffer[at] << 24 | buffer[at + 1] << 16 | buffer[at + 2] << 8 | buffer[at + 3]
+
+
 def _skip_to_group(buffer: bytes, pos: int) -> int:
     """Where the group-id is; -1 if a field before it has a rare type."""
-    if buffer.startswith(_ABSENT, pos):
+    if buffer[pos : pos + len(_ABSENT)] == _ABSENT:
         return pos + len(_ABSENT)
     for _ in range(_GROUP_ID - 1):
         code = buffer[pos]

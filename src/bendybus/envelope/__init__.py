@@ -17,7 +17,7 @@ from bendybus.envelope.admission import (
     admit_all,
     admit_batch,
     admit_enlisted,
-    admit_plain,
+    admit_together,
     batched,
 )
 from bendybus.envelope.delivery import Rendered, render, render_browsed, render_locked, render_peeked
@@ -32,7 +32,7 @@ __all__ = [
     "admit_all",
     "admit_batch",
     "admit_enlisted",
-    "admit_plain",
+    "admit_together",
     "amended",
     "bare_start",
     "batched",

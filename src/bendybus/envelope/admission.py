@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from struct import Struct
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, cast
 from uuid import uuid4
 
 from bendybus.amqp.annotations import BROKER_SET
@@ -40,6 +40,7 @@ from bendybus.envelope.stored import (
     DELIVERY_DELAY,
     DELIVERY_TIME,
     MAP_START,
+    NO_TTL,
     bare_start,
     body_start,
     delivery_delay,
@@ -48,7 +49,7 @@ from bendybus.envelope.stored import (
     marked_scheduled,
     text,
 )
-from bendybus.errors import ArgumentError, MessageSizeExceeded, WireError
+from bendybus.errors import ArgumentError, BrokerError, MessageSizeExceeded, WireError
 from bendybus.names import Instant, RoutingKey, SessionId
 
 __all__ = [
@@ -56,7 +57,7 @@ __all__ = [
     "admit_all",
     "admit_batch",
     "admit_enlisted",
-    "admit_plain",
+    "admit_together",
     "batched",
     "take_apart",
     "take_apart_ordinary",
@@ -77,54 +78,61 @@ def admit(
 
     With duplicate detection, its identity is added to `identities`.
     """
-    # Fast path: a message that begins as the latest one did.
-    front = _latest[0]
-    start = front.sections
-    if front.is_plain and start and payload.startswith(start) and len(payload) <= PROPERTY_BYTES_MAX:
-        found = ordinary(payload, len(start))
-        if found is not None:
-            bare_at, message_id, session_id = found
-            stored = front.stored + payload[bare_at:]
-            return _admitted(stored, message_id, session_id, front, at, description, identities)
     return _admitted(*_parts(payload, at), at, description, identities)
 
 
-def admit_plain(payloads: Sequence[bytes]) -> list[Message]:
-    """The first of these messages, as far as they are plain: without a key, a session or a lifetime.
+def admit_together(
+    payloads: Sequence[bytes], at: Instant, description: Accepting
+) -> tuple[list[Message], list[RoutingKey | None]]:
+    """The first of these messages, as far as they are usual, and their keys, or no keys if none has one.
 
-    It is `admit` for many messages that begin with the same bytes. Not for an entity that detects duplicates.
+    It is `admit` for many messages of the frequent kinds. It refuses nothing: it ends before a message that
+    may have to be refused. Not for an entity that detects duplicates.
     """
     admitted: list[Message] = []
-    if not payloads:
-        return admitted
-    start, stored_start, _, _, _, _, is_plain = _front_of(payloads[0])
-    bare_at = len(start)
-    if not is_plain or not bare_at:
-        return admitted
-    for payload in payloads:
-        if not payload.startswith(start) or len(payload) > PROPERTY_BYTES_MAX:
-            break
-        found = ordinary(payload, bare_at)
-        if found is None:
-            break
-        _, message_id, session_id = found
-        if session_id is not None or len(message_id) > KEY_LENGTH_MAX:
-            break
-        # `_admitted` would not change it.
-        stored = stored_start + payload[bare_at:]
-        admitted.append(Message(stored, len(stored)))
-    return admitted
-
-
-def _front_of(payload: bytes) -> PayloadFront:
-    """The front of this message, if it is known; otherwise the latest one."""
+    keys: list[RoutingKey | None] = []
+    have_keys = False
+    ignores_case, may_have_sessions = not description.exact_keys, description.may_have_sessions
     front = _latest[0]
-    if not payload.startswith(front.sections):
-        found = ordinary(payload)
-        known = None if found is None else known_fronts.get(payload[: found[0]])
-        if known is not None:
-            front = _latest[0] = known
-    return front
+    start, start_size = front.sections, len(front.sections)
+    for payload in payloads:
+        # Most messages begin as the one before does.
+        known = start_size if payload.startswith(start) else 0
+        found = ordinary(payload, known) or (ordinary(payload) if known else None)
+        if found is None or len(payload) > PROPERTY_BYTES_MAX:
+            break
+        bare_at, message_id, session_id = found
+        if bare_at != start_size or not known:
+            start = payload[:bare_at]
+            try:
+                front = known_fronts.get(start) or read_front(start)
+            except BrokerError:
+                break
+            _latest[0] = front
+            start, start_size = front.sections, bare_at
+        if not front.is_usual or len(message_id) > KEY_LENGTH_MAX:
+            break
+        key = front.key
+        if session_id is not None and (session_id or may_have_sessions):
+            if front.partition_key not in (None, session_id) or len(session_id) > KEY_LENGTH_MAX:
+                break
+            key = key_of(session_id, exact=not ignores_case)
+        else:
+            session_id = None
+            if key is not None and not ignores_case:
+                key = cast(RoutingKey, front.via_key if front.partition_key is None else front.partition_key)
+        stored = front.stored + payload[bare_at:]
+        if front.ttl == NO_TTL:
+            message = Message(stored, len(stored), None, cast(SessionId | None, session_id))
+        else:
+            message = Message(
+                stored, len(stored), Instant(at + front.ttl), cast(SessionId | None, session_id)
+            )
+            message.enqueued_at = at
+        admitted.append(message)
+        keys.append(key)
+        have_keys = have_keys or key is not None
+    return admitted, keys if have_keys else []
 
 
 def _parts(payload: bytes, at: Instant) -> Parts:
@@ -148,7 +156,7 @@ def _admitted(
     description: Accepting,
     identities: Identities | None,
 ) -> tuple[Message, RoutingKey | None]:
-    _, _, ttl, partition_key, via_key, due, _ = front
+    _, _, ttl, partition_key, via_key, due, _, _ = front
     if session_id is not None and not (session_id or description.may_have_sessions):
         session_id = None
     key = routing_key(
@@ -312,8 +320,11 @@ def admit_all(
 ) -> tuple[list[Message], RoutingKey | None]:
     """Messages that have to stay together, and the key that they share, if keys matter."""
     payloads = list(payloads)
-    messages = [] if description.requires_duplicate_detection else admit_plain(payloads)
-    keys: list[RoutingKey | None] = [None] * len(messages)
+    messages: list[Message] = []
+    keys: list[RoutingKey | None] = []
+    if not description.requires_duplicate_detection:
+        messages, keys = admit_together(payloads, at, description)
+        keys = keys or [None] * len(messages)
     for each in payloads[len(messages) :]:
         message, key = admit(each, at, description, identities)
         messages.append(message)

@@ -12,6 +12,7 @@ from bendybus.amqp.annotations import BROKER_SET
 from bendybus.amqp.codec import encode
 from bendybus.amqp.message import annotation, map_entries, read_header, scan
 from bendybus.amqp.types import Symbol
+from bendybus.domain.routing import KEY_LENGTH_MAX, key_of
 from bendybus.envelope.stored import (
     DURABLE,
     DURABLE_UNSAID,
@@ -30,6 +31,7 @@ from bendybus.envelope.stored import (
     text,
 )
 from bendybus.errors import ArgumentError
+from bendybus.names import RoutingKey
 
 __all__ = ["PayloadFront", "known_fronts", "make_front", "read_front"]
 
@@ -45,8 +47,10 @@ class PayloadFront(NamedTuple):
     via_key: str | None
     due: int
     """When the message has to be enqueued; 0 if that is not set. Below 0: so many milliseconds from now."""
-    is_plain: bool
-    """Whether there is no key, no lifetime and no due time."""
+    is_usual: bool
+    """Whether there is no due time, a lifetime is only in the header, and the keys are not too long."""
+    key: RoutingKey | None
+    """The key of a message without a session id, where case is ignored; None if there is none."""
 
 
 # A cache of at most two megabytes.
@@ -90,16 +94,20 @@ def make_front(header: bytes, annotations: bytes, flags: int = 0) -> PayloadFron
         partition_key = _decoded_key(partition_key)
         entries, count = map_entries(annotations, at, BROKER_SET | {PARTITION_KEY})
         entries, count = entries + encode(Symbol(PARTITION_KEY.decode())) + encode(partition_key), count + 2
+    partition_key = text("PartitionKey", partition_key)
     via_key = text("ViaPartitionKey", annotation(annotations, at, VIA_PARTITION_KEY))
+    key = via_key if partition_key is None else partition_key
+    is_short = max(len(partition_key or ""), len(via_key or "")) <= KEY_LENGTH_MAX
     due = -delivery_delay(annotations, at) or due_time(annotations, at)
     return PayloadFront(
         header + annotations,
         FRONT.pack(VERSION, flags, priority, ttl, count, len(entries)) + entries,
         ttl,
-        text("PartitionKey", partition_key),
+        partition_key,
         via_key,
         due,
-        partition_key is None and via_key is None and not due and ttl == NO_TTL and not flags & LONG_LIVED,
+        not due and not flags & LONG_LIVED and is_short,
+        None if key is None else key_of(key),
     )
 
 

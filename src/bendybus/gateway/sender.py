@@ -22,10 +22,9 @@ from bendybus.broker.topic import SendTarget
 from bendybus.domain.commands import Enqueue, Reply
 from bendybus.domain.duplicates import Identities
 from bendybus.domain.messages import Message
-from bendybus.domain.routing import partition_of
 from bendybus.engine.deliveries import Delivery
 from bendybus.engine.receiving import ReceivingLink
-from bendybus.envelope import BATCH_FORMAT, admit, admit_batch, admit_enlisted, admit_plain, batched
+from bendybus.envelope import BATCH_FORMAT, admit, admit_batch, admit_enlisted, admit_together, batched
 from bendybus.errors import (
     BrokerError,
     InvalidOperation,
@@ -82,6 +81,49 @@ class _Run:
     joined: JoinedAnswers | None = None
     """With the answers of the read's other runs, if there are any."""
 
+    def add(self, delivery: Delivery, message: Message, size: int) -> None:
+        """A delivery of one message, without duplicate detection."""
+        self.deliveries.append(delivery)
+        self.messages.append(message)
+        self.counts.append(1)
+        self.size += size
+
+    def extend(self, deliveries: Sequence[Delivery], messages: Sequence[Message], size: int) -> None:
+        """`add` for many."""
+        self.deliveries += deliveries
+        self.messages += messages
+        self.counts += [1] * len(messages)
+        self.size += size
+
+
+class _Runs:
+    """What each partition gets out of one socket read."""
+
+    __slots__ = ("_by_key", "_by_number", "_target", "all", "keys_matter")
+
+    def __init__(self, target: SendTarget) -> None:
+        self._target = target
+        self.all: list[_Run] = []
+        # An unpartitioned entity keeps the order in which things were sent, whatever their keys.
+        self.keys_matter = len(target.hosts) > 1
+        self._by_key: dict[RoutingKey | None, _Run] = {}
+        self._by_number: dict[PartitionNumber, _Run] = {}
+
+    def find(self, key: RoutingKey | None) -> _Run:
+        """The run of messages with this key. Without one, raises Unavailable if there is no partition."""
+        run = self._by_key.get(key)
+        if run is None:
+            host = self._target.host_for(key)
+            # Messages without a key stay together, apart from the others: they may go to another partition.
+            run = None if key is None else self._by_number.get(host.number)
+            if run is None:
+                run = _Run(host, keyless=key is None)
+                self.all.append(run)
+                if key is not None:
+                    self._by_number[host.number] = run
+            self._by_key[key] = run
+        return run
+
 
 class Sender:
     def __init__(
@@ -128,79 +170,79 @@ class Sender:
             self._connection.flush_soon()
 
     def _take(self, deliveries: Sequence[Delivery]) -> None:
-        keyed: dict[PartitionNumber, _Run] = {}
         target = self._outbox or self._target
         at = target.now()
         target.accessed_at = at
-        # An unpartitioned entity keeps the order in which things were sent, whatever their keys.
-        hosts = target.hosts
-        partition_count = len(hosts)
-        keys_matter = partition_count > 1
-        identities: Identities | None = None
+        runs = _Runs(target)
+        position = 0
+        while position < len(deliveries):
+            position += self._take_together(deliveries, position, at, runs)
+            if position < len(deliveries):
+                self._take_one(deliveries[position], at, runs)
+                position += 1
+        self._link.top_up(SENDER_CREDIT)
+        found = runs.all
+        joined = JoinedAnswers(len(found)) if len(found) > 1 else None
+        for run in found:
+            run.joined = joined
+        self._connection.holdings.admitted(sum([run.size for run in found]))
+        for run in found:
+            self._enqueue(run, attempts=len(target.hosts))
+
+    def _take_together(self, deliveries: Sequence[Delivery], position: int, at: Instant, runs: _Runs) -> int:
+        """Take the usual messages from this position on, up to the first that is not. Returns how many."""
         description = self._target.description
-        detects_duplicates = self._detects_duplicates
-        messages: Sequence[Message]
-        keyless = None if description.requires_duplicate_detection else self._plain_run(deliveries, target)
-        for delivery in deliveries[len(keyless.deliveries) :] if keyless else deliveries:
+        if description.requires_duplicate_detection:
+            return 0
+        usual: list[Delivery] = []
+        payloads: list[bytes] = []
+        for index in range(position, len(deliveries)):
+            delivery = deliveries[index]
             # Taken apart at once: that is faster than to ask a named tuple for its fields.
             _, _, message_format, _, state, payload, oversize = delivery
-            try:
-                if state is not None:
-                    self._enlist(delivery, at)
-                    continue
-                if detects_duplicates:
-                    identities = Identities(partitioned=keys_matter)
-                if message_format or oversize:
-                    messages, key = self._admit(delivery, at, identities)
-                else:
-                    message, key = admit(payload, at, description, identities)
-                    messages = (message,)
-                if key is not None and keys_matter:
-                    number = partition_of(key, partition_count)
-                    run = keyed.get(number)
-                    if run is None:
-                        run = keyed[number] = _Run(hosts[number], keyless=False)
-                elif keyless is None:
-                    run = keyless = _Run(target.host_for(None), keyless=True)
-                else:
-                    run = keyless
-            except BrokerError as error:
-                self._target.count_refused(error)
-                self._link.settle((delivery,), rejection(error))
-                continue
-            run.deliveries.append(delivery)
-            run.messages += messages
-            run.counts.append(len(messages))
-            run.size += len(payload)
-            if identities is not None:
-                run.identities += identities.found
-        self._link.top_up(SENDER_CREDIT)
-        runs = [*keyed.values(), *([keyless] if keyless else ())]
-        joined = JoinedAnswers(len(runs)) if len(runs) > 1 else None
-        for run in runs:
-            run.joined = joined
-        self._connection.holdings.admitted(sum([run.size for run in runs]))
-        for run in runs:
-            self._enqueue(run, attempts=partition_count)
-
-    def _plain_run(self, deliveries: Sequence[Delivery], target: SendTarget) -> _Run | None:
-        """The first deliveries, as far as nothing has to be decided about them. Most reads have only such."""
-        payloads: list[bytes] = []
-        for _, _, message_format, _, state, payload, oversize in deliveries:
             if state is not None or message_format or oversize:
                 break
+            usual.append(delivery)
             payloads.append(payload)
-        messages = admit_plain(payloads)
-        if not messages:
-            return None
-        try:
-            host = target.host_for(None)
-        except BrokerError:
-            # Each is refused on its own.
-            return None
+        messages, keys = admit_together(payloads, at, description)
         count = len(messages)
-        size = sum(map(len, payloads[:count]))
-        return _Run(host, True, list(deliveries[:count]), messages, [1] * count, size=size)
+        if count < len(usual):
+            del usual[count:], payloads[count:]
+        if keys and runs.keys_matter:
+            for delivery, payload, message, key in zip(usual, payloads, messages, keys, strict=True):
+                try:
+                    runs.find(key).add(delivery, message, len(payload))
+                except Unavailable as none_left:
+                    self._refuse((delivery,), none_left)
+        elif count:
+            try:
+                runs.find(None).extend(usual, messages, sum(map(len, payloads)))
+            except Unavailable as none_left:
+                self._refuse(usual, none_left)
+        return count
+
+    def _refuse(self, deliveries: Sequence[Delivery], error: BrokerError) -> None:
+        self._target.count_refused(error, len(deliveries))
+        self._link.settle(deliveries, rejection(error))
+
+    def _take_one(self, delivery: Delivery, at: Instant, runs: _Runs) -> None:
+        """Take any delivery: a batch, a part of a transaction, or a message that may have to be refused."""
+        try:
+            if delivery.state is not None:
+                self._enlist(delivery, at)
+                return
+            identities = Identities(partitioned=runs.keys_matter) if self._detects_duplicates else None
+            messages, key = self._admit(delivery, at, identities)
+            run = runs.find(key if runs.keys_matter else None)
+        except BrokerError as error:
+            self._refuse((delivery,), error)
+            return
+        run.deliveries.append(delivery)
+        run.messages += messages
+        run.counts.append(len(messages))
+        run.size += len(delivery.payload)
+        if identities is not None:
+            run.identities += identities.found
 
     def close(self) -> None:
         """Nothing is held for a sender."""

@@ -13,7 +13,7 @@ from bendybus.amqp.types import Symbol, Timestamp, UInt
 from bendybus.domain.entities import QueueDescription
 from bendybus.domain.messages import Amendment, Origin
 from bendybus.domain.routing import routing_key
-from bendybus.envelope import admit, admit_plain, render, render_locked
+from bendybus.envelope import admit, admit_together, render, render_locked
 from bendybus.envelope.admission import take_apart, take_apart_ordinary
 from bendybus.errors import ArgumentError, BrokerError
 from bendybus.names import EntityPath, Instant, LockToken, SequenceNumber
@@ -144,32 +144,63 @@ def test_messages_under_lock_are_rendered_together_as_each_alone(drawn: list[tup
         assert render_locked(messages, [message.payload for message in messages]) == alone
 
 
-@given(st.lists(payloads, min_size=1, max_size=6), st.integers(1, 4))
-def test_plain_messages_are_admitted_together_as_each_is_admitted_alone(
-    different: list[bytes], times: int
+EXACT = QueueDescription(EntityPath("orders"), exact_keys=True)
+WITH_SESSIONS = QueueDescription(EntityPath("orders"), requires_session=True)
+
+
+@given(
+    st.lists(payloads, min_size=1, max_size=6),
+    st.integers(1, 4),
+    st.sampled_from([QUEUE, EXACT, WITH_SESSIONS]),
+)
+def test_messages_are_admitted_together_as_each_is_admitted_alone(
+    different: list[bytes], times: int, queue: QueueDescription
 ) -> None:
     sent = [payload for payload in different for _ in range(times)]
-    admitted = admit_plain(sent)
-    for message, payload in zip(admitted, sent, strict=False):
-        alone, key = admit(payload, AT, QUEUE)
-        assert key is None
-        assert (message.payload, message.size) == (alone.payload, alone.size)
-        assert (message.session_id, message.expires_at, message.state) == (None, None, alone.state)
-        assert (alone.session_id, alone.expires_at) == (None, None)
+    admitted, keys = admit_together(sent, AT, queue)
+    assert len(keys) in (0, len(admitted))
+    for message, key, payload in zip(admitted, keys or [None] * len(admitted), sent, strict=False):
+        alone, own_key = admit(payload, AT, queue)
+        assert key == own_key
+        for field in ("payload", "size", "expires_at", "session_id", "state", "enqueued_at"):
+            assert getattr(message, field) == getattr(alone, field)
 
 
-def test_a_read_of_plain_messages_is_admitted_together_up_to_the_first_with_a_key() -> None:
-    plain = [
-        encode_message(header=Header(durable=True), properties=Properties(message_id=f"m{number}"), data=b"x")
-        for number in range(3)
-    ]
-    keyed = encode_message(
-        header=Header(durable=True),
-        message_annotations={Symbol("x-opt-partition-key"): "key"},
-        properties=Properties(message_id="k"),
-        data=b"x",
-    )
-    admit(plain[0], AT, QUEUE)
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {},
+        {"header": Header(durable=True, ttl=UInt(5000))},
+        {"properties": Properties(message_id="m", group_id="session")},
+        {"message_annotations": {Symbol("x-opt-partition-key"): "key"}},
+        {"message_annotations": {Symbol("x-opt-via-partition-key"): "key"}},
+        {
+            "message_annotations": {Symbol("x-opt-partition-key"): "session"},
+            "properties": Properties(message_id="m", group_id="session"),
+        },
+    ],
+)
+def test_messages_of_the_frequent_kinds_are_admitted_together(parts: dict[str, object]) -> None:
+    payload = encode_message(**{"properties": Properties(message_id="m"), "data": b"x", **parts})
+    assert len(admit_together([payload] * 3, AT, QUEUE)[0]) == 3
 
-    assert len(admit_plain([*plain, keyed, *plain])) == 3
-    assert admit_plain([keyed, *plain]) == []
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"message_annotations": {Symbol("x-opt-scheduled-enqueue-time"): Timestamp(AT + 1)}},
+        {"message_annotations": {Symbol("x-opt-partition-key"): "k" * 129}},
+        {"message_annotations": {Symbol("x-opt-partition-key"): 1}},
+        {"properties": Properties(message_id="m" * 129)},
+        {
+            "message_annotations": {Symbol("x-opt-partition-key"): "another"},
+            "properties": Properties(message_id="m", group_id="session"),
+        },
+        {"data": bytes(40_000)},
+    ],
+)
+def test_a_message_that_may_have_to_be_refused_is_admitted_alone(parts: dict[str, object]) -> None:
+    usual = encode_message(properties=Properties(message_id="m"), data=b"x")
+    other = encode_message(**{"properties": Properties(message_id="m"), "data": b"x", **parts})
+    admitted, _ = admit_together([usual, other, usual], AT, QUEUE)
+    assert len(admitted) == 1
