@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -31,6 +32,7 @@ from bendybus.store.sqlite.store import SqliteStore
 from store.conftest import as_kept, new_message
 
 Bench = Any  # the Workbench of conftest.py
+Checksum = Callable[[bytes], int]
 
 
 def rows(bench: Bench) -> tuple[int, int]:
@@ -65,6 +67,18 @@ def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """A file of the journal has room for a few commits."""
     monkeypatch.setattr(journal, "SEGMENT_BYTES", 1500)
     monkeypatch.setattr(turnover, "WINDOW_BYTES", 1 << 30)
+
+
+@pytest.mark.parametrize("writes", [zlib.crc32, journal.crc32])
+@pytest.mark.parametrize("reads", [zlib.crc32, journal.crc32])
+def test_a_journal_is_read_where_checksums_come_from_another_library(
+    sqlite_bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: Checksum, reads: Checksum
+) -> None:
+    monkeypatch.setattr(journal, "crc32", writes)
+    sqlite_bench.commit([new_message(1, b"x" * 10_000), new_message(2)])
+    path = killed(sqlite_bench, tmp_path / "killed")
+    monkeypatch.setattr(journal, "crc32", reads)
+    assert numbers(path) == [1, 2]
 
 
 # -- what the database gets ------------------------------------------------------------

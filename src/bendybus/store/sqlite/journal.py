@@ -20,9 +20,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple
-from zlib import crc32
 
 from bendybus.errors import StoreCorrupted
+
+try:
+    from isal.isal_zlib import crc32
+except ImportError:
+    # The same function, slower. There are no wheels of isal for this machine.
+    from zlib import crc32
 
 __all__ = ["JOURNAL_SUFFIXES", "SEGMENT_BYTES", "Journal", "JournalRecord", "journals_of", "read_records"]
 
