@@ -22,6 +22,7 @@ from bendybus.broker.topic import SendTarget
 from bendybus.domain.commands import Enqueue, Reply
 from bendybus.domain.duplicates import Identities
 from bendybus.domain.messages import Message
+from bendybus.domain.routing import partition_of
 from bendybus.engine.deliveries import Delivery
 from bendybus.engine.receiving import ReceivingLink
 from bendybus.envelope import BATCH_FORMAT, admit, admit_batch, admit_enlisted, admit_together, batched
@@ -99,29 +100,33 @@ class _Run:
 class _Runs:
     """What each partition gets out of one socket read."""
 
-    __slots__ = ("_by_key", "_by_number", "_target", "all", "keys_matter")
+    __slots__ = ("_by_number", "_keyless", "_target", "all", "keys_matter")
 
     def __init__(self, target: SendTarget) -> None:
         self._target = target
         self.all: list[_Run] = []
         # An unpartitioned entity keeps the order in which things were sent, whatever their keys.
         self.keys_matter = len(target.hosts) > 1
-        self._by_key: dict[RoutingKey | None, _Run] = {}
         self._by_number: dict[PartitionNumber, _Run] = {}
+        self._keyless: _Run | None = None
+        """Messages without a key stay together, apart from the others: they may go to another partition."""
 
     def find(self, key: RoutingKey | None) -> _Run:
         """The run of messages with this key. Without one, raises Unavailable if there is no partition."""
-        run = self._by_key.get(key)
+        if key is None:
+            if self._keyless is None:
+                self._keyless = self._add(self._target.host_for(None), keyless=True)
+            return self._keyless
+        hosts = self._target.hosts
+        number = partition_of(key, len(hosts))
+        run = self._by_number.get(number)
         if run is None:
-            host = self._target.host_for(key)
-            # Messages without a key stay together, apart from the others: they may go to another partition.
-            run = None if key is None else self._by_number.get(host.number)
-            if run is None:
-                run = _Run(host, keyless=key is None)
-                self.all.append(run)
-                if key is not None:
-                    self._by_number[host.number] = run
-            self._by_key[key] = run
+            run = self._by_number[number] = self._add(hosts[number], keyless=False)
+        return run
+
+    def _add(self, host: PartitionPort, *, keyless: bool) -> _Run:
+        run = _Run(host, keyless)
+        self.all.append(run)
         return run
 
 
