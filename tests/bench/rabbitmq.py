@@ -24,7 +24,6 @@ from shape_entities import Address, Entity
 __all__ = ["QUEUE_ADDRESS", "RabbitMq"]
 
 SUITE = "trixie"  # Debian 13 has RabbitMQ 4.0, the first line with AMQP 1.0 in its core
-MIRROR = "http://deb.debian.org/debian"
 ROOT = CACHE / "rabbitmq-root"
 DATA_IN_ROOT = "/srv/bench"
 
@@ -108,7 +107,8 @@ def install() -> None:
         apt_install("debootstrap")
     shutil.rmtree(ROOT, ignore_errors=True)
     ROOT.parent.mkdir(parents=True, exist_ok=True)
-    command = ["debootstrap", "--variant=minbase", "--include=rabbitmq-server", SUITE, str(ROOT), MIRROR]
+    # Without a mirror: debootstrap has a default for each of Debian's releases.
+    command = ["debootstrap", "--variant=minbase", "--include=rabbitmq-server", SUITE, str(ROOT)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S, check=False)
     if done.returncode:
         raise BrokerFailed(f"debootstrap of Debian {SUITE} failed: {done.stdout.strip()[-500:]}")

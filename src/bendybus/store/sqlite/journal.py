@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 from bendybus.errors import StoreCorrupted
 
 try:
-    from isal.isal_zlib import crc32
+    from isal.isal_zlib import crc32  # type: ignore[import-not-found,unused-ignore]
 except ImportError:
     # The same function, slower. There are no wheels of isal for this machine.
     from zlib import crc32
