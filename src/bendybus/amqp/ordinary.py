@@ -28,6 +28,7 @@ _APPLICATION_PROPERTIES_8: Final = b"\x00\x53\x74\xc1"
 _APPLICATION_PROPERTIES_32: Final = b"\x00\x53\x74\xd1"
 _DATA_8: Final = b"\x00\x53\x75\xa0"
 _DATA_32: Final = b"\x00\x53\x75\xb0"
+_DATA: Final = (_DATA_32, _DATA_8)
 _GROUP_ID: Final = int(PropertyField.GROUP_ID)
 # The fields between message-id and group-id, when all of them are absent.
 _ABSENT: Final = b"\x40" * (_GROUP_ID - 1)
@@ -83,11 +84,11 @@ def ordinary(buffer: bytes, bare: int = 0) -> tuple[int, str, str | None] | None
             if max(at + 1, stop) > pos:
                 return None
         section = buffer[pos : pos + _START]
-        if section == _APPLICATION_PROPERTIES_32:
-            pos += 8 + _u32(buffer, pos + 4)
-            section = buffer[pos : pos + _START]
-        elif section == _APPLICATION_PROPERTIES_8:
-            pos += 5 + buffer[pos + 4]
+        if section not in _DATA:
+            if section == _APPLICATION_PROPERTIES_32:
+                pos += 8 + _u32(buffer, pos + 4)
+            elif section == _APPLICATION_PROPERTIES_8:
+                pos += 5 + buffer[pos + 4]
             section = buffer[pos : pos + _START]
         if section == _DATA_32:
             pos += 8 + _u32(buffer, pos + 4)

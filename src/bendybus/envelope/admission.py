@@ -91,48 +91,49 @@ def admit_together(
     """
     admitted: list[Message] = []
     keys: list[RoutingKey | None] = []
-    have_keys = False
-    ignores_case, may_have_sessions = not description.exact_keys, description.may_have_sessions
+    """As many as messages, or none at all while no message has a key."""
+    exact, may_have_sessions = description.exact_keys, description.may_have_sessions
     front = _latest[0]
-    start, start_size = front.sections, len(front.sections)
+    # What most messages share with the one before is looked up once for all of them.
+    start, stored_front, ttl, partition_key, via_key, _, is_usual, usual_key = front
+    start_size = len(start)
+    if exact:
+        usual_key = cast(RoutingKey | None, via_key if partition_key is None else partition_key)
     for payload in payloads:
-        # Most messages begin as the one before does.
         known = start_size if payload.startswith(start) else 0
         found = ordinary(payload, known) or (ordinary(payload) if known else None)
-        if found is None or len(payload) > PROPERTY_BYTES_MAX:
+        if found is None:
             break
         bare_at, message_id, session_id = found
         if bare_at != start_size or not known:
-            start = payload[:bare_at]
+            sections = payload[:bare_at]
             try:
-                front = known_fronts.get(start) or read_front(start)
+                front = known_fronts.get(sections) or read_front(sections)
             except BrokerError:
                 break
             _latest[0] = front
-            start, start_size = front.sections, bare_at
-        if not front.is_usual or len(message_id) > KEY_LENGTH_MAX:
+            start, stored_front, ttl, partition_key, via_key, _, is_usual, usual_key = front
+            start_size = bare_at
+            if exact:
+                usual_key = cast(RoutingKey | None, via_key if partition_key is None else partition_key)
+        size = len(payload)
+        if not is_usual or size > PROPERTY_BYTES_MAX or len(message_id) > KEY_LENGTH_MAX:
             break
-        key = front.key
+        key, session = usual_key, None
         if session_id is not None and (session_id or may_have_sessions):
-            if front.partition_key not in (None, session_id) or len(session_id) > KEY_LENGTH_MAX:
+            if partition_key not in (None, session_id) or len(session_id) > KEY_LENGTH_MAX:
                 break
-            key = key_of(session_id, exact=not ignores_case)
-        else:
-            session_id = None
-            if key is not None and not ignores_case:
-                key = cast(RoutingKey, front.via_key if front.partition_key is None else front.partition_key)
-        stored = front.stored + payload[bare_at:]
-        if front.ttl == NO_TTL:
-            message = Message(stored, len(stored), None, cast(SessionId | None, session_id))
-        else:
-            message = Message(
-                stored, len(stored), Instant(at + front.ttl), cast(SessionId | None, session_id)
-            )
+            key, session = key_of(session_id, exact=exact), SessionId(session_id)
+        stored = stored_front + payload[bare_at:]
+        message = Message(stored, len(stored), None, session)
+        if ttl != NO_TTL:
+            message.expires_at = Instant(at + ttl)
             message.enqueued_at = at
+        if key is not None or keys:
+            keys += [None] * (len(admitted) - len(keys))
+            keys.append(key)
         admitted.append(message)
-        keys.append(key)
-        have_keys = have_keys or key is not None
-    return admitted, keys if have_keys else []
+    return admitted, keys
 
 
 def _parts(payload: bytes, at: Instant) -> Parts:
