@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
+import tracemalloc
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -51,6 +52,11 @@ def killed(bench: Bench, to: Path) -> Path:
         if file.is_file() and not file.name.endswith("-shm"):
             shutil.copy(file, to)
     return to / path.name
+
+
+def end_of_records(file: Path) -> int:
+    """The file grows ahead of them."""
+    return len(file.read_bytes().rstrip(b"\0"))
 
 
 def numbers(path: Path) -> list[int]:
@@ -123,6 +129,50 @@ def test_a_file_that_is_full_goes_to_the_database_and_is_used_again(
     assert 80 < rows(sqlite_bench)[0] < 100
     assert sqlite_bench.store.read([message.row_id for message in sent]) == [b"x" * 100] * 100
     assert sqlite_bench.numbers() == list(range(1, 101))
+
+
+def test_a_file_grows_ahead_of_its_records(sqlite_bench: Bench) -> None:
+    """To write inside a file takes less time than to make it longer."""
+    file = journals_of(sqlite_bench.store._path)[0]
+    sqlite_bench.commit([new_message(1)])
+    assert file.stat().st_size == journal.GROWTH_BYTES
+    sqlite_bench.commit([new_message(2)])
+    assert file.stat().st_size == journal.GROWTH_BYTES
+    sqlite_bench.commit([new_message(3, b"x" * journal.GROWTH_BYTES)])
+    assert journal.GROWTH_BYTES < file.stat().st_size < 3 * journal.GROWTH_BYTES
+
+
+def test_a_file_that_cannot_grow_ahead_is_written_all_the_same(
+    sqlite_bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delattr(os, "posix_fallocate")
+    sqlite_bench.commit([new_message(1)])
+    assert numbers(killed(sqlite_bench, tmp_path / "killed")) == [1]
+
+
+def test_what_a_superseded_record_has_stored_is_forgotten(sqlite_bench: Bench, tmp_path: Path) -> None:
+    sent = [new_message(number) for number in range(1, 5)]
+    store = sqlite_bench.store
+    sqlite_bench.commit(sent[:3])
+    sqlite_bench.commit(sent[3:])
+    tracemalloc.start()
+    try:
+        large = [new_message(number, bytes(100_000)) for number in range(11, 31)]
+        sqlite_bench.commit(large)
+        sqlite_bench.commit(removed=large)
+        del large
+        # 2 MB were stored.
+        assert tracemalloc.get_traced_memory()[0] < 500_000
+    finally:
+        tracemalloc.stop()
+    sqlite_bench.commit(removed=sent[:2])
+    assert store.at_hand([sent[2].row_id, sent[3].row_id]) == [sent[2].payload, sent[3].payload]
+    sqlite_bench.commit(removed=sent[2:3])
+    assert store.at_hand([sent[2].row_id]) is None
+    assert numbers(killed(sqlite_bench, tmp_path / "killed")) == [4]
+    store.write_out()
+    assert sqlite_bench.numbers() == [4]
+    assert store.read([sent[3].row_id]) == [sent[3].payload]
 
 
 def test_under_steady_work_the_database_sees_no_message(sqlite_bench: Bench, small_files: None) -> None:
@@ -260,6 +310,21 @@ def test_a_burst_of_sends_is_noticed_before_much_is_written_twice(sqlite_bench: 
     assert rows(sqlite_bench)[0] == 200
 
 
+def test_receivers_that_are_a_little_late_do_not_make_a_backlog(sqlite_bench: Bench) -> None:
+    late: list[Message] = []
+    # 2 MB: then the removals are counted.
+    for number in range(1, 513):
+        message = new_message(number, b"x" * 4096)
+        late.append(message)
+        # Each is removed when 400 KB more are stored.
+        removed = [late.pop(0)] if len(late) > 100 else []
+        sqlite_bench.commit([message], removed=removed)
+    # 800 KB, and nothing is removed.
+    for number in range(513, 713):
+        sqlite_bench.commit([new_message(number, b"x" * 4096)])
+    assert rows(sqlite_bench) == (0, 0)
+
+
 def test_the_end_of_a_backlog_is_noticed_after_a_hundred_messages(sqlite_bench: Bench) -> None:
     backlog = [new_message(number, b"x" * 4096) for number in range(1, 201)]
     for start in range(0, 200, 10):
@@ -353,15 +418,18 @@ def test_a_commit_that_was_not_written_whole_is_left_out(sqlite_bench: Bench, tm
     # The witness knows of this commit, and not of the next one.
     sqlite_bench.store.settle()
     file = journals_of(sqlite_bench.store._path)[0]
-    whole = file.stat().st_size
+    whole = end_of_records(file)
     sqlite_bench.commit([new_message(2)])
-    end = file.stat().st_size
+    end = end_of_records(file)
+    assert whole < end
     for size in range(whole, end):
-        dead = killed(sqlite_bench, tmp_path / f"dead-{size}")
-        os.truncate(journals_of(dead)[0], size)
-        witness = dead.with_name(dead.name + "-witness")
-        witness.unlink()
-        assert numbers(dead) == [1]
+        # The file ends there, or what follows has not been written since the file grew.
+        for rest in (b"", bytes(4096)):
+            dead = killed(sqlite_bench, tmp_path / f"dead-{size}-{len(rest)}")
+            journals_of(dead)[0].write_bytes(file.read_bytes()[:size] + rest)
+            witness = dead.with_name(dead.name + "-witness")
+            witness.unlink()
+            assert numbers(dead) == [1]
 
 
 def test_older_records_after_the_newest_are_left_out(sqlite_bench: Bench, tmp_path: Path) -> None:

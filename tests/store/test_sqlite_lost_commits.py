@@ -32,15 +32,20 @@ Damage = Callable[[Path], None]
 COMMITS = 30
 
 
+def end_of_records(log: Path) -> int:
+    """Files of the journal grow ahead of their records."""
+    return len(log.read_bytes().rstrip(b"\0"))
+
+
 def flip_a_bit(log: Path) -> None:
     content = bytearray(log.read_bytes())
-    content[len(content) * 2 // 3] ^= 1
+    content[end_of_records(log) * 2 // 3] ^= 1
     log.write_bytes(content)
 
 
 def flip_a_bit_of_the_last_commit(log: Path) -> None:
     content = bytearray(log.read_bytes())
-    content[-1000] ^= 1
+    content[end_of_records(log) - 20] ^= 1
     log.write_bytes(content)
 
 
@@ -49,7 +54,7 @@ def zero(log: Path) -> None:
 
 
 def cut(log: Path) -> None:
-    os.truncate(log, log.stat().st_size // 2)
+    os.truncate(log, end_of_records(log) // 2)
 
 
 def remove(log: Path) -> None:

@@ -18,7 +18,7 @@ from bendybus.store.protocol import PartitionChanges
 from bendybus.store.sqlite.commits import CommitStatements
 from bendybus.store.sqlite.encoding import EncodedRecords, encode_records
 from bendybus.store.sqlite.files import transaction
-from bendybus.store.sqlite.journal import SEGMENT_BYTES, Journal, read_records
+from bendybus.store.sqlite.journal import Journal, read_records
 from bendybus.store.sqlite.pending import Pending
 from bendybus.store.sqlite.records import CommitRecord, decode_record, encode_head, make_record
 from bendybus.store.sqlite.removals import Removals
@@ -29,7 +29,7 @@ __all__ = ["CommitPath"]
 
 # A larger commit would fill the journal before its messages are removed, and be written once more than
 # needed.
-LARGE_COMMIT_BYTES: Final = SEGMENT_BYTES // 2
+LARGE_COMMIT_BYTES: Final = 4 << 20
 # This many messages are removed from the database at once: about 20 ms of the writer's time. The journal
 # would have room for a million such removals, and memory would have to keep them.
 REMOVED_MAX: Final = 4000

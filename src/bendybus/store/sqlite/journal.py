@@ -17,6 +17,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple
@@ -34,8 +35,11 @@ __all__ = ["JOURNAL_SUFFIXES", "SEGMENT_BYTES", "Journal", "JournalRecord", "jou
 JOURNAL_SUFFIXES: Final = ("-commits-0", "-commits-1")
 
 # The size of each file. A message that is removed before half as much more is written never reaches the
-# database.
-SEGMENT_BYTES: Final = 8 << 20
+# database. Several busy brokers, or clients with many messages in flight, have up to 10 MB on their way.
+SEGMENT_BYTES: Final = 24 << 20
+# A file grows by this much, ahead of its records. A small record that makes the file longer needs a second
+# write of the disk, for the length: 110 to 140 us instead of 80 to 95.
+GROWTH_BYTES: Final = 1 << 20
 # Linux writes at most 1024 pieces at once.
 PIECES_MAX: Final = 1000
 
@@ -108,6 +112,7 @@ class Journal:
         except BaseException:
             self.close()
             raise
+        self._sizes = [os.fstat(descriptor).st_size for descriptor in self._descriptors]
         self._current = 0
         self._end = 0
         self.is_suspect = False
@@ -142,6 +147,8 @@ class Journal:
         if len(pieces) > PIECES_MAX:
             pieces = (b"".join(pieces),)
         size = HEADER_BYTES + len(head) + body_bytes
+        if self._end + size > self._sizes[self._current]:
+            self._grow(size)
         self.is_suspect = True
         written = os.pwritev(
             self._descriptors[self._current],
@@ -152,6 +159,14 @@ class Journal:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._end += size
         self.is_suspect = False
+
+    def _grow(self, size: int) -> None:
+        """Make the current file longer, for a record of this size and for those that follow."""
+        wanted = max(self._end + size, min(self._end + GROWTH_BYTES, SEGMENT_BYTES))
+        # Without it the record is still written: if the disk is nearly full, or not on Linux.
+        with suppress(OSError, AttributeError):
+            os.posix_fallocate(self._descriptors[self._current], 0, wanted)
+        self._sizes[self._current] = wanted
 
     def use_other_file(self) -> None:
         """Everything in the other file is in the database. It is written from its beginning."""

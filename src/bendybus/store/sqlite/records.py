@@ -40,7 +40,7 @@ class CommitRecord:
     end: int = field(init=False)
     """The first id after those of its messages."""
     count: int = field(init=False)
-    """How many messages it stores."""
+    """How many messages it stores. 0 once they are forgotten."""
     gone: set[int] = field(default_factory=set)
     """Those of them that this record or a later one removes. This and the following: pending.py."""
     is_shared: bool = False
@@ -62,6 +62,13 @@ class CommitRecord:
         Once it is written this does not change, because later removals do not find it any more.
         """
         return len(self.gone) == self.count and not self.is_shared
+
+    def forget_messages(self) -> None:
+        """It is superseded: the database will never get its messages."""
+        request = self.request
+        request.pieces, request.bodies, request.runs, request.rows = [], [], [], []
+        self.gone = set()
+        self.count = 0
 
 
 @dataclass(slots=True)

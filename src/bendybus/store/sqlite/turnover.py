@@ -15,14 +15,15 @@ from bendybus.store.sqlite.records import CommitRecord
 __all__ = ["Turnover"]
 
 # As much as is written after a message before it can go to the database (pending.py).
-WINDOW_BYTES: Final = 4 << 20
-# A decision is made each time half as much is stored. While messages are sent and received at once, about a
+WINDOW_BYTES: Final = 12 << 20
+# A decision is made each time a sixth of it is stored. While messages are sent and received at once, about a
 # megabyte is on its way, so most of these are removed, even if the queue was empty before. When a backlog
 # begins, about this much is written twice.
-DECISIONS: Final = 2
+DECISIONS: Final = 6
 # After this many messages, a decision is made earlier if it is clear. If none was removed while this much was
-# stored, a backlog begins: a queue that is emptied as fast as it is filled has removals by then, unless its
-# messages are large. If at least as many were removed soon as were stored, the backlog is gone.
+# stored, and none before, a backlog begins: a queue that is emptied as fast as it is filled has removals by
+# then, unless its messages are large. If there were removals before, the receivers may only be a little late.
+# If at least as many were removed soon as were stored, the backlog is gone.
 CLEAR_MESSAGES: Final = 100
 BACKLOG_BYTES: Final = 512 << 10
 # With small commits, a mark for each of them would be too many.
@@ -32,7 +33,7 @@ MARKS: Final = 64
 class Turnover:
     """The turnover of one store."""
 
-    __slots__ = ("_bytes", "_decided_at", "_marks", "_soon", "_stored", "is_low")
+    __slots__ = ("_bytes", "_decided_at", "_flows", "_marks", "_soon", "_stored", "is_low")
 
     def __init__(self) -> None:
         self._bytes = 0
@@ -45,6 +46,8 @@ class Turnover:
         """Messages removed since then that were stored within the last `WINDOW_BYTES`."""
         self._decided_at = 0
         """How much was stored then."""
+        self._flows = False
+        """Whether messages were removed soon before the last decision."""
         self.is_low = False
         """Whether most messages stay."""
 
@@ -65,6 +68,7 @@ class Turnover:
             marks.popleft()
         if self._bytes - self._decided_at >= WINDOW_BYTES // DECISIONS or self._is_clear:
             self.is_low = self._soon * 2 < self._stored
+            self._flows = self._soon > 0
             self._stored = self._soon = 0
             self._decided_at = self._bytes
 
@@ -75,4 +79,4 @@ class Turnover:
             return False
         if self.is_low:
             return self._soon >= self._stored
-        return not self._soon and self._bytes - self._decided_at >= BACKLOG_BYTES
+        return not self._soon and not self._flows and self._bytes - self._decided_at >= BACKLOG_BYTES
