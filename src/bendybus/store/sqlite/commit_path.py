@@ -1,9 +1,9 @@
 """The path of a commit: into the journal, and later into the database, together with others.
 
-A large commit goes straight to the database. So does every commit that stores messages while most messages
-stay, because then the journal saves nothing (turnover.py). So does the commit after a failed write of the
-journal. The failed record may be in the journal anyway. But its number is that of the next commit, which the
-database has, so the record is never read.
+A large commit goes straight to the database. So does the commit after a failed write of the journal. The
+failed record may be in the journal anyway. But its number is that of the next commit, which the database has,
+so the record is never read. While most messages stay, the journal saves nothing (turnover.py). Then the
+database gets what is pending, a part with each commit, and after that every commit that stores messages.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ __all__ = ["CommitPath"]
 # A larger commit would fill the journal before its messages are removed, and be written once more than
 # needed.
 LARGE_COMMIT_BYTES: Final = 4 << 20
+# When a backlog begins, this much of what is pending is written to the database with each commit. It takes
+# about 3 ms, and more than a commit usually has.
+PART_BYTES: Final = 1 << 19
 # This many messages are removed from the database at once: about 20 ms of the writer's time. The journal
 # would have room for a million such removals, and memory would have to keep them.
 REMOVED_MAX: Final = 4000
@@ -75,6 +78,10 @@ class CommitPath:
         requests = list(requests_of(changes, self._next_id))
         record = make_record(witness.next_commit, requests[0], changes)
         stays = record.count > 0 and self._turnover.is_low
+        if stays:
+            # The database gets commits in order.
+            self.write_part(writer)
+            stays = not self.pending
         if stays or journal.is_suspect or _is_large(requests, record):
             self.write_pending(writer)
             more = [CommitRecord(record.number, request) for request in requests[1:]]
@@ -99,6 +106,18 @@ class CommitPath:
             self._write(writer, statements, self.pending.all)
             journal.start_again()
 
+    def write_part(self, writer: sqlite3.Connection) -> None:
+        """Write the oldest of what is pending to the database. After enough calls it has everything."""
+        count = self.pending.count_within(PART_BYTES)
+        if count == len(self.pending.all):
+            self.write_pending(writer)
+        else:
+            self._write(writer, self._parts()[1], self.pending.all[:count])
+
+    def rest(self) -> None:
+        """There has been no commit for a while."""
+        self._turnover.rest()
+
     def number_used(self) -> None:
         """The database has used the number that the journal's next record would have had."""
         self._parts()[0].is_suspect = False
@@ -114,7 +133,7 @@ class CommitPath:
             self.pending.begin_file()
             journal.use_other_file()
         elif self.pending.removed_before >= REMOVED_MAX:
-            self.write_pending(writer)
+            self.write_part(writer)
         elif due := self.pending.due(journal.used):
             self._write(writer, statements, self.pending.all[:due])
 

@@ -156,6 +156,15 @@ class Pending:
                 return count
         return 0
 
+    def count_within(self, size: int) -> int:
+        """How many of the oldest records store messages of about this size together. At least one, if any."""
+        for position, record in enumerate(self._records, 1):
+            if record.count:
+                size -= record.request.offset
+            if size <= 0:
+                return position
+        return len(self._records)
+
     def written(self, count: int) -> None:
         """The database has the oldest records now."""
         written = self._records[:count]

@@ -227,9 +227,11 @@ class SqliteStore:
             raise StoreError(f"{self._path} holds no partition with the key {key}")
 
     def tidy(self) -> bool:
+        self._commits.rest()
         if self._commits.pending:
             self._connections.check()
-            self.write_out()
+            with self._connections.writing() as writer:
+                self._commits.write_part(writer)
             return True
         if self._dropped:
             self._sweep()
