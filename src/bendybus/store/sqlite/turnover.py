@@ -41,8 +41,8 @@ class Turnover:
         self._stored = 0
         """Messages stored since the last decision."""
         self._soon = 0
-        """Messages removed since then that the database did not have, or would not have had if the journal had
-        been used: they were stored within the last `WINDOW_BYTES`."""
+        """Messages removed since then that the database did not have. If the journal is not used: those that
+        it would not have had, because they were stored within the last `WINDOW_BYTES`."""
         self._decided_at = 0
         """How much was stored then."""
         self.is_low = False
