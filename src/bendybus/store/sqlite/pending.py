@@ -23,7 +23,7 @@ __all__ = ["Pending"]
 # If nothing is removed, the database takes up to 180 ms for a file, and commits wait. So it gets the file in
 # parts, while the second half of the next file is written. With parts of 2 MB, senders waited for each one
 # and were slower by a tenth.
-PARTS: Final = 48
+PARTS: Final = 50
 
 
 class Pending:
