@@ -94,9 +94,15 @@ def administration(server: ServerProcess) -> ServiceBusAdministrationClient:
 def broker_processes(server: ServerProcess) -> list[int]:
     """The processes that the supervisor has started."""
     children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
-    return [
-        pid for pid in map(int, children) if b"broker_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    ]
+    return [pid for pid in map(int, children) if b"broker_process" in command_line(pid)]
+
+
+def command_line(pid: int) -> bytes:
+    """Of this process. Empty if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
 
 
 def started_again(server: ServerProcess, killed: int, count: int = 2) -> None:
