@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import sqlite3
@@ -29,6 +30,7 @@ from bendybus.store.protocol import (
 )
 from bendybus.store.sqlite import commit_path, journal, turnover
 from bendybus.store.sqlite.journal import journals_of, read_records
+from bendybus.store.sqlite.records import CommitRecord
 from bendybus.store.sqlite.store import SqliteStore
 from store.conftest import as_kept, new_message
 
@@ -185,6 +187,23 @@ def test_under_steady_work_the_database_sees_no_message(sqlite_bench: Bench, sma
         seen = max(seen, rows(sqlite_bench)[0])
     assert seen == 0
     assert sqlite_bench.numbers() == [199]
+
+
+def test_records_that_the_database_has_are_not_kept_in_memory(sqlite_bench: Bench, small_files: None) -> None:
+    """Each one removes the message of the one before, and so refers to it while both are pending."""
+
+    def kept() -> int:
+        gc.collect()
+        return sum(type(each) is CommitRecord for each in gc.get_objects())
+
+    before = kept()
+    last: list[Message] = []
+    for number in range(1, 200):
+        message = new_message(number, b"x" * 100)
+        sqlite_bench.commit([message], removed=last, next_sequence_number=number + 1)
+        last = [message]
+    # The oldest pending record may refer to the one before it, but not to all that were before.
+    assert kept() - before <= len(sqlite_bench.store._commits.pending.all) + 1
 
 
 def test_a_body_that_a_later_message_shares_stays_when_the_first_is_removed(

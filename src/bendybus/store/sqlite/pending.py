@@ -183,6 +183,8 @@ class Pending:
                 found = self._states.get((key, session_id))
                 if found is not None and found[0] <= record.number:
                     del self._states[key, session_id]
+            # A pending record may still refer to this one, and must not keep those before it in memory.
+            record.removals = []
 
     def payload(self, row_id: int) -> bytes | None:
         """A payload that the database may not have; None if there is none here."""
