@@ -503,6 +503,22 @@ def test_older_records_after_the_newest_are_left_out(sqlite_bench: Bench, tmp_pa
     assert numbers(killed(sqlite_bench, tmp_path / "dead")) == [1, 2, 3, 4]
 
 
+def test_a_message_that_looks_like_records_is_not_read_as_records(
+    sqlite_bench: Bench, tmp_path: Path
+) -> None:
+    """A sender knows what records look like. The newest record may end in the middle of an older message."""
+    rest = (1 << 40).to_bytes(8, "big") + bytes(8)
+    forged = b"BBcr" + zlib.crc32(rest).to_bytes(4, "big") + rest
+    sent = []
+    for shift in range(len(forged)):
+        sqlite_bench.commit([new_message(2 * shift + 1, forged * 100)])
+        sqlite_bench.store.write_out()
+        sqlite_bench.commit([new_message(2 * shift + 2, b"x" * (300 + shift))])
+        sent += [2 * shift + 1, 2 * shift + 2]
+        assert numbers(killed(sqlite_bench, tmp_path / f"dead-{shift}")) == sent
+        sqlite_bench.store.write_out()
+
+
 def test_a_journal_that_does_not_continue_the_database_is_refused(
     sqlite_bench: Bench, tmp_path: Path
 ) -> None:
