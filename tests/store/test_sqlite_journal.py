@@ -428,6 +428,22 @@ def test_no_more_than_some_removals_wait(sqlite_bench: Bench, monkeypatch: pytes
     assert sqlite_bench.store._commits.pending.removed_before == 0
 
 
+def test_no_more_than_some_records_wait(
+    sqlite_bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A journal full of small ones would need ten times as much memory."""
+    monkeypatch.setattr(commit_path, "RECORDS_MAX", 20)
+    last: list[Message] = []
+    for number in range(1, 101):
+        message = new_message(number)
+        sqlite_bench.commit([message], removed=last, next_sequence_number=number + 1)
+        last = [message]
+        assert len(sqlite_bench.store._commits.pending.all) <= 20
+        assert rows(sqlite_bench) == (0, 0)
+    assert numbers(killed(sqlite_bench, tmp_path / "killed")) == [100]
+    assert sqlite_bench.numbers() == [100]
+
+
 def test_large_states_of_sessions_go_straight_to_the_database(
     sqlite_bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -802,6 +818,7 @@ STEPS = st.one_of(
     window=st.sampled_from([200, 2000, 1 << 30]),
     part=st.sampled_from([100, 4 << 20]),
     removed_max=st.sampled_from([2, 4000]),
+    records_max=st.sampled_from([10, 20_000]),
 )
 def test_any_history_of_commits_and_kills_leaves_what_was_committed(
     tmp_path_factory: pytest.TempPathFactory,
@@ -810,6 +827,7 @@ def test_any_history_of_commits_and_kills_leaves_what_was_committed(
     window: int,
     part: int,
     removed_max: int,
+    records_max: int,
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(journal, "SEGMENT_BYTES", files)
@@ -817,6 +835,7 @@ def test_any_history_of_commits_and_kills_leaves_what_was_committed(
         patch.setattr(turnover, "BACKLOG_BYTES", window)
         patch.setattr(commit_path, "PART_BYTES", part)
         patch.setattr(commit_path, "REMOVED_MAX", removed_max)
+        patch.setattr(commit_path, "RECORDS_MAX", records_max)
         folder = tmp_path_factory.mktemp("twins")
         twins = Twins(folder)
         try:
