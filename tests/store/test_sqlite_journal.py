@@ -642,6 +642,18 @@ def test_what_the_database_has_no_room_for_stays_in_the_journal(sqlite_bench: Be
     assert sqlite_bench.numbers() == list(range(1, 51))
 
 
+def test_a_store_on_a_full_disk_can_be_closed(sqlite_bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    store = sqlite_bench.store
+    writer = store._connections._opened()[0]
+    writer.execute(f"PRAGMA max_page_count = {writer.execute('PRAGMA page_count').fetchone()[0]}")
+    sqlite_bench.commit([new_message(number, b"x" * 1000) for number in range(1, 50)])
+    store.close()
+    assert "commits stay in the journal" in caplog.text
+    assert not store._connections.is_open
+    store.open()
+    assert sqlite_bench.numbers() == list(range(1, 50))
+
+
 # -- any history -------------------------------------------------------------------------------
 
 
