@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import shutil
@@ -143,6 +144,28 @@ def test_a_file_grows_ahead_of_its_records(sqlite_bench: Bench) -> None:
     assert file.stat().st_size == journal.GROWTH_BYTES
     sqlite_bench.commit([new_message(3, b"x" * journal.GROWTH_BYTES)])
     assert journal.GROWTH_BYTES < file.stat().st_size < 3 * journal.GROWTH_BYTES
+
+
+def test_no_write_waits_for_the_disk_while_a_file_grows(
+    sqlite_bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Where the file system cannot do it, the C library writes into each new block."""
+    grown: list[tuple[int, int]] = []
+
+    def written(descriptor: int, start: int, size: int) -> None:
+        assert not fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DSYNC
+        grown.append((start, start + size))
+        for at in range(start + 4095, start + size, 4096):
+            assert os.pread(descriptor, 1, at) in (b"", b"\0")
+            os.pwrite(descriptor, b"\0", at)
+
+    monkeypatch.setattr(os, "posix_fallocate", written)
+    for number in range(1, 4):
+        sqlite_bench.commit([new_message(number, b"x" * (journal.GROWTH_BYTES // 2))])
+    assert len(grown) >= 2
+    # Nothing is done again.
+    assert [start for start, _ in grown] == [0, *(end for _, end in grown[:-1])]
+    assert numbers(killed(sqlite_bench, tmp_path / "killed")) == [1, 2, 3]
 
 
 def test_a_file_that_cannot_grow_ahead_is_written_all_the_same(
