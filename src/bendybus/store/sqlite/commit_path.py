@@ -36,6 +36,10 @@ PART_BYTES: Final = 1 << 19
 # This many messages are removed from the database at once: about 20 ms of the writer's time. The journal
 # would have room for a million such removals, and memory would have to keep them.
 REMOVED_MAX: Final = 4000
+# A pending record takes 1.7 KB of memory besides its messages, and as few as 180 bytes of the journal. So the
+# number of records is limited too. The oldest ones go to the database, some at once.
+RECORDS_MAX: Final = 20_000
+RECORDS_PART: Final = 10
 
 
 class CommitPath:
@@ -134,6 +138,8 @@ class CommitPath:
             journal.use_other_file()
         elif self.pending.removed_before >= REMOVED_MAX:
             self.write_part(writer)
+        elif len(self.pending.all) >= RECORDS_MAX:
+            self._write(writer, statements, self.pending.all[: RECORDS_MAX // RECORDS_PART])
         elif due := self.pending.due(journal.used):
             self._write(writer, statements, self.pending.all[:due])
 

@@ -118,8 +118,10 @@ class Pending:
         self._gone.update(removed)
         self._released.update(record.request.released)
         for removal in record.removals:
-            if removal.stored_by.is_superseded:
-                self._forget_messages(removal.stored_by)
+            stored_by = removal.stored_by
+            # Once, although it is here several times if its messages were removed in turns with others.
+            if stored_by.count and stored_by.is_superseded:
+                self._forget_messages(stored_by)
 
     def _forget_messages(self, record: CommitRecord) -> None:
         """Free the memory of messages that the database will never get."""
@@ -183,6 +185,8 @@ class Pending:
                 found = self._states.get((key, session_id))
                 if found is not None and found[0] <= record.number:
                     del self._states[key, session_id]
+            # A pending record may still refer to this one, and must not keep those before it in memory.
+            record.removals = []
 
     def payload(self, row_id: int) -> bytes | None:
         """A payload that the database may not have; None if there is none here."""

@@ -151,7 +151,7 @@ class SqliteStore:
         try:
             if self._connections.is_open:
                 self.write_out()
-        except StoreError as error:
+        except (StoreError, StoreUnavailable) as error:
             # Not lost: the journal is read when the store is opened again.
             logger.warning("%s: commits stay in the journal: %s", self._path, error)
         self._connections.close()
