@@ -21,9 +21,9 @@ from hostile.stranger import BEGIN, Stranger, from_node, to_node
 
 MEMORY_MIB = 64
 ATTEMPTS = 5
-# An idle server has 65 MiB. Its cache keeps 32 MiB of payloads, and the journals of its two stores 96 MiB. What
-# earlier tests had is not all given back. Without a budget each of these attacks takes far more, and the more the
-# longer it goes on.
+# An idle server has 65 MiB. Its cache keeps 32 MiB of payloads, and the journals of its two stores 96 MiB.
+# What earlier tests had is not all given back. Without a budget each of these attacks takes far more, and the
+# more the longer it goes on.
 PEAK_MIB_MAX = 550
 
 HALF = b"x" * 225_000
