@@ -50,7 +50,7 @@ KEPT = (
 
 # The same for clusters, by the number of brokers.
 KEPT_OF_CLUSTERS: dict[int, tuple[int, ...]] = {
-    2: (*range(6), 8, 112, 20261117233),
+    2: (*range(6), 8, 112, 20261117233, 776837793862),
     3: (
         *range(6),
         *(19, 25, 44, 62, 77, 94, 105, 106),

@@ -92,7 +92,9 @@ class ClusterSimulation(Play):
     def deleted(self, entity: str, asked_at: float, *, answered: bool) -> None:
         partitions = [record for store in self.stores for record in store.partitions()]
         left = [record for record in partitions if record.entity == entity]
-        self.ledger.delete(left, asked_at, answered=answered)
+        # The owner of a store that stalls has given it up, and answers without it.
+        stalled = any(each.disk.is_stalled for each in self.server.all)
+        self.ledger.delete(left, asked_at, answered=answered and not stalled)
 
     def faults(self) -> dict[str, int]:
         all_brokers, disks = self.server.all, [each.disk for each in self.server.all]

@@ -54,6 +54,7 @@ class Disk:
         """Of the process that has the stores open."""
         self.on_stall: Callable[[], None] = lambda: None
         """Called when a stall begins and when it ends: meanwhile the broker may have given the store up."""
+        self.is_stalled = False
         self.torn = self.lost_replies = self.stalls = self.unreadable = 0
 
     def at_work(self) -> bool:
@@ -69,7 +70,9 @@ class Disk:
             self.on_stall()
             if stalls is not None:
                 stalls()
+            self.is_stalled = True
             sleep_here(self.loop, world.between(*STALL_S))
+            self.is_stalled = False
             self.on_stall()
         else:
             sleep_here(self.loop, world.between(*USUAL_S))
