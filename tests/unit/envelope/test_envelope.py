@@ -257,6 +257,18 @@ def test_a_lifetime_leaves_everything_else_as_it_was(count: int, large: bool):
         assert seen.properties.message_id == before.properties.message_id
 
 
+@pytest.mark.parametrize("fields", [b"\x01" + b"\x40" * 8, b"\x40" * 8 + b"\x01", b"\x40" * 7])
+def test_a_message_with_unreadable_properties_is_delivered_as_it_was_sent(fields: bytes):
+    """Its first field alone is read when it is sent, so the others may be anything."""
+    listed = b"\xa1\x01a" + fields
+    properties = b"\x00\x53\x73\xc0" + bytes((len(listed) + 1, 10)) + listed
+    message = living(properties + encode_message(data=b"x"), 5000)
+    _, bare = render(message, message.payload, locked=True)
+    assert bare == properties + encode_message(data=b"x")
+    ((_, _, again),) = render_locked([message], [message.payload])
+    assert again == bare
+
+
 def test_many_of_one_kind_show_their_lifetime_as_one_does():
     messages = [living(sent(), lifetime) for lifetime in (5000, 5000, 9000)] + [enqueued(sent())] * 2
     payloads = [message.payload for message in messages]
