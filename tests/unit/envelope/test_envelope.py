@@ -479,6 +479,11 @@ def test_first_acquirer_comes_back_as_it_was_sent(said: bool | None) -> None:
     assert received(message).header.durable is True
 
 
+def test_a_key_of_a_footer_that_no_symbol_can_hold_stays_a_string() -> None:
+    message = enqueued(sent() + b"\x00\x53\x78" + encode({"größe": 1, "x-text": 2}))
+    assert received(message).footer == {"größe": 1, "x-text": 2}
+
+
 def test_the_keys_of_a_footer_are_symbols() -> None:
     footer = b"\x00\x53\x78" + encode({"x-text": 1, Symbol("x-symbol"): 2})
     message = enqueued(sent() + footer)
