@@ -29,6 +29,7 @@ from bendybus.engine.events import (
     ConnectionOpened,
     Event,
     SaslInitReceived,
+    SessionEnded,
 )
 from bendybus.errors import BrokerError, ProtocolError
 from bendybus.gateway.client_identity import ClientIdentity
@@ -269,6 +270,8 @@ class AmqpConnection(asyncio.Protocol):
                     self.client.enter(remote, self._transport)
                 except ProtocolError as refusal:
                     self._refuse(refusal, "other-namespace")
+            case SessionEnded(session):
+                self.transactions.session_ended(session)
             case ConnectionFailed(error):
                 logger.info("connection from %s failed: %s", self.peer, error.description)
                 self._hang_up()
