@@ -42,6 +42,7 @@ from bendybus.engine.events import (
 )
 from bendybus.engine.receiving import ReceivingLink
 from bendybus.engine.sending import SendingLink
+from bendybus.engine.work import PERFORMATIVE_WORK
 from bendybus.errors import BrokerError, EntityNotFound, ProtocolError, Unauthorized, WireError
 from fix_engine import OPEN, SASL_START, RawPeer, begin_frame
 from fix_examples import examples
@@ -281,3 +282,17 @@ def test_open_under_its_symbolic_name_is_an_open() -> None:
     body = b"\x00\xa3" + bytes([len(name)]) + name + OPEN[11:]
     (opened,) = peer.give(AMQP_HEADER, (8 + len(body)).to_bytes(4, "big") + b"\x02\x00\x00\x00" + body)
     assert type(opened).__name__ == "ConnectionOpened"
+
+
+def test_a_large_frame_is_as_much_work_as_many_small_ones(peer: RawPeer) -> None:
+    """Each of its bytes may be a value."""
+    peer.begin()
+    values = {"x": [None] * 250_000}
+    for performative in (
+        Begin(next_outgoing_id=0, incoming_window=1, outgoing_window=1, properties=values),
+        Disposition(role=True, first=0, state=Modified(message_annotations=values)),
+        Transfer(handle=7, delivery_id=0, delivery_tag=b"", state=Described(ULong(0x99), values["x"])),
+    ):
+        before = peer.server.work
+        peer.send(1 if isinstance(performative, Begin) else 0, performative)
+        assert peer.server.work - before > 100 * PERFORMATIVE_WORK

@@ -46,7 +46,7 @@ from bendybus.engine.idle import IdleTimer
 from bendybus.engine.link import wire_error
 from bendybus.engine.session import Session
 from bendybus.engine.states import CONNECTION, ConnectionInput, ConnectionState
-from bendybus.engine.work import FRAME_WORK, PERFORMATIVE_WORK, WORK_UNLIMITED
+from bendybus.engine.work import BYTES_PER_WORK, FRAME_WORK, PERFORMATIVE_WORK, WORK_UNLIMITED
 from bendybus.errors import BrokerError, ProtocolError
 
 __all__ = ["Connection"]
@@ -293,7 +293,7 @@ class Connection:
     def _receive_unopened(self, frame: Frame) -> None:
         """A protocol header, a SASL frame, or a frame while the connection is not open."""
         frame_type, channel, buffer, start, end = frame
-        self.work += PERFORMATIVE_WORK
+        self.work += PERFORMATIVE_WORK + (end - start) // BYTES_PER_WORK
         if frame_type != AMQP or self._handshake.awaits_outcome:
             self._handshake.receive(frame)
             return
