@@ -119,10 +119,15 @@ class Handles:
         self._by_name[name, role] = link
         return link
 
-    def forget(self, link: Link) -> None:
-        """Both sides have detached: the handles and the name are free."""
+    def free_remote(self, link: Link) -> None:
+        """The peer has detached: its handle is free."""
         if link.remote_handle is not None:
             self.by_remote_handle.pop(link.remote_handle, None)
+            link.remote_handle = None
+
+    def forget(self, link: Link) -> None:
+        """Both sides have detached: the handles and the name are free."""
+        self.free_remote(link)
         del self._by_handle[link.handle]
         heappush(self._free, link.handle)
         self._session.connection.link_count -= 1

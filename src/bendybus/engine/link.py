@@ -174,6 +174,8 @@ class Link:
         closed = self._closing = bool(detach.closed)
         if self.state is LinkState.DETACH_RECEIVED:
             self._release()
+            # The peer has given up its handle, and may use it again before our answer.
+            self.session.handles.free_remote(self)
             if not self.answers_later:
                 self._send_detach(closed, None)
         if self.state is LinkState.DETACHED:
