@@ -136,5 +136,8 @@ class Handles:
 
     def drop(self) -> None:
         """The session has ended, and so has every link."""
+        unsettled = self._session.outgoing.drop_all()
         for link in self._by_handle.values():
             link.drop()
+        for sender, deliveries in unsettled.items():
+            sender.leave(deliveries)
