@@ -97,13 +97,15 @@ class Channels:
         code = performative_code(buffer, start)
         session = self.by_remote_channel.get(channel)
         if session is None or not TRANSFER_CODE <= code <= DISPOSITION_CODE:
+            self._connection.frame_bytes = end - start
             self._connection.work += PERFORMATIVE_WORK + (end - start) // BYTES_PER_WORK
             self._receive_performative(channel, session, decode_performative(buffer, start, end)[0])
             return
         try:
             if code == TRANSFER_CODE:
                 transfer = decode_transfer(buffer, start, end)
-                self._connection.work += (transfer[9] - start) // BYTES_PER_WORK
+                self._connection.frame_bytes = transfer[9] - start
+                self._connection.work += self._connection.frame_bytes // BYTES_PER_WORK
                 if not session.discards():
                     session.receive_transfer(transfer, buffer, end)
             else:

@@ -131,6 +131,7 @@ class Handles:
         del self._by_handle[link.handle]
         heappush(self._free, link.handle)
         self._session.connection.link_count -= 1
+        self._session.connection.value_bytes -= link.value_bytes
         if self._by_name.get((link.name, link.role)) is link:
             del self._by_name[link.name, link.role]
 
