@@ -29,7 +29,7 @@ from bendybus.amqp.performatives import (
     Transfer,
 )
 from bendybus.engine.config import ConnectionConfig
-from bendybus.engine.deliveries import Outgoing
+from bendybus.engine.deliveries import Outgoing, SentDelivery
 from bendybus.engine.events import (
     DeliveriesReceived,
     DeliveriesSettled,
@@ -425,3 +425,40 @@ def test_the_stream_may_be_cut_anywhere(sizes: list[int], cuts: list[int]) -> No
 
     small_frames = ConnectionConfig(container_id="server", max_frame_size=512)
     assert run(WiredPair(server_config=small_frames, cut=cut)) == run(WiredPair(server_config=small_frames))
+
+
+class _Counted(dict[int, SentDelivery]):
+    """Counts how many values are looked at."""
+
+    looked_at = 0
+
+    def values(self):
+        self.looked_at += len(self)
+        return super().values()
+
+
+def test_the_links_of_a_session_that_ends_share_one_look_at_its_deliveries(pair: WiredPair) -> None:
+    session, _ = pair.begin()
+    receivers = [pair.receiver(str(number), session=session) for number in range(50)]
+    links = [link for _, link in receivers]
+    for link in links:
+        link.send(messages(20))
+    outgoing = links[0].session.outgoing
+    outgoing.unsettled = unsettled = _Counted(outgoing.unsettled)
+    session.end()
+    pair.pump()
+    assert unsettled.looked_at == 50 * 20
+    assert [len(link.unsettled) for link in links] == [20] * 50
+
+
+def test_looking_through_the_deliveries_of_a_session_is_work(pair: WiredPair) -> None:
+    session, _ = pair.begin()
+    idle, _ = pair.receiver("idle", session=session)
+    _, busy = pair.receiver("busy", session=session, credit=50_000)
+    busy.send([(b"0", b"", b"x")] * 50_000)
+    pair.pump()
+    before = pair.server.work
+    idle.detach()
+    pair.pump()
+    assert pair.server.work - before > 100
+    assert len(busy.unsettled) == 50_000

@@ -425,6 +425,22 @@ def test_a_name_may_be_used_again_before_the_detach_is_answered(peer: RawPeer) -
     assert again.attached and peer.server.link_count == 1
 
 
+def test_a_handle_may_be_used_again_before_the_detach_is_answered(peer: RawPeer) -> None:
+    """Our answer may wait for an entity that ends with the link. The peer gave up its handle before that."""
+    link = asked(peer)
+    link.answers_later = True
+    link.accept()
+    peer.send(0, Detach(handle=0, closed=True))
+    (attached,) = peer.send(0, Attach(name="next", handle=0, role=RECEIVER, source=Source(address="q")))
+    assert isinstance(attached, LinkAttached)
+    attached.link.accept()
+    link.answer_detach()
+    peer.answers()
+    peer.send(0, Detach(handle=0))
+    assert detached(peer).handle == attached.link.handle
+    assert peer.server.link_count == 0
+
+
 def test_a_session_that_ends_takes_unanswered_detaches_along(peer: RawPeer) -> None:
     link = asked(peer)
     link.answers_later = True

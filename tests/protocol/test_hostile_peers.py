@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -9,6 +11,7 @@ from bendybus.amqp.conditions import DECODE_ERROR
 from bendybus.amqp.frames import AMQP_HEADER, HEARTBEAT, SASL_HEADER, encode_frame
 from bendybus.amqp.performatives import (
     ACCEPTED,
+    SENDER,
     Accepted,
     Attach,
     Begin,
@@ -42,8 +45,9 @@ from bendybus.engine.events import (
 )
 from bendybus.engine.receiving import ReceivingLink
 from bendybus.engine.sending import SendingLink
+from bendybus.engine.work import PERFORMATIVE_WORK
 from bendybus.errors import BrokerError, EntityNotFound, ProtocolError, Unauthorized, WireError
-from fix_engine import OPEN, SASL_START, RawPeer, begin_frame
+from fix_engine import OPEN, SASL_START, RawPeer, begin_frame, receiving_link
 from fix_examples import examples
 
 # Nothing a peer sends makes us write more than this for each frame it sent (an attach with all
@@ -281,3 +285,64 @@ def test_open_under_its_symbolic_name_is_an_open() -> None:
     body = b"\x00\xa3" + bytes([len(name)]) + name + OPEN[11:]
     (opened,) = peer.give(AMQP_HEADER, (8 + len(body)).to_bytes(4, "big") + b"\x02\x00\x00\x00" + body)
     assert type(opened).__name__ == "ConnectionOpened"
+
+
+def test_a_large_frame_is_as_much_work_as_many_small_ones(peer: RawPeer) -> None:
+    """Each of its bytes may be a value."""
+    peer.begin()
+    values = {"x": [None] * 250_000}
+    for performative in (
+        Begin(next_outgoing_id=0, incoming_window=1, outgoing_window=1, properties=values),
+        Disposition(role=True, first=0, state=Modified(message_annotations=values)),
+        Transfer(handle=7, delivery_id=0, delivery_tag=b"", state=Described(ULong(0x99), values["x"])),
+    ):
+        before = peer.server.work
+        peer.send(1 if isinstance(performative, Begin) else 0, performative)
+        assert peer.server.work - before > 100 * PERFORMATIVE_WORK
+
+
+# Each takes a byte in a frame, and 64 in memory.
+_EMPTY_LISTS: list[object] = [[] for _ in range(200_000)]
+
+
+def test_the_memory_of_large_attaches_is_counted_until_their_links_are_gone(peer: RawPeer) -> None:
+    peer.begin()
+    held = [peer.server.held_bytes]
+    for name, handle in (("a", 1), ("b", 2)):
+        peer.send(0, Attach(name=name, handle=handle, role=True, unsettled={0: _EMPTY_LISTS}))
+        held.append(peer.server.held_bytes)
+    assert held[1] > 60 * len(_EMPTY_LISTS)
+    assert held == [0, held[1], 2 * held[1]]
+    peer.send(0, Detach(handle=1))
+    assert peer.server.held_bytes == held[1]
+    peer.send(0, End())
+    assert peer.server.held_bytes == 0
+
+
+def test_incomplete_deliveries_with_large_states_are_bounded(peer: RawPeer) -> None:
+    link = receiving_link(peer)
+    first = Transfer(
+        handle=0, delivery_id=0, delivery_tag=b"", more=True, state=Described(ULong(0x99), _EMPTY_LISTS)
+    )
+    peer.send(0, first)
+    assert peer.server.held_bytes > 60 * len(_EMPTY_LISTS)
+    peer.send(0, Transfer(handle=0, aborted=True))
+    assert peer.server.held_bytes == 0
+    assert link.attached
+    for number in range(10):
+        peer.send(0, Attach(name=str(number), handle=number + 1, role=SENDER))
+    links = [each for each in peer.server.sessions[0].links if isinstance(each, ReceivingLink)]
+    events: list[Event] = []
+    for each in links:
+        each.accept()
+        each.grant(1)
+        events += peer.send(0, replace(first, handle=each.remote_handle))
+    assert isinstance(events[-1], ConnectionFailed)
+    assert "incomplete deliveries" in str(events[-1].error)
+
+
+def test_the_memory_of_a_large_open_is_counted() -> None:
+    peer = RawPeer()
+    peer.give(SASL_START)
+    peer.give(AMQP_HEADER, encode_frame(0, Open(container_id="c", properties={"p": _EMPTY_LISTS})))
+    assert peer.server.held_bytes > 60 * len(_EMPTY_LISTS)

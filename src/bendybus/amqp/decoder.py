@@ -48,6 +48,11 @@ NESTING_MAX: Final = 32
 # writes such arrays, and 16 elements keep the memory per byte close to that of a list.
 ZERO_WIDTH_COUNT_MAX: Final = 16
 
+# Keys of one map that may have the hash of another key. The hashes of texts and of binaries are secret, but a
+# client can choose uuids and described values whose hashes are equal: the time for a map of them would grow
+# with the square of its size.
+COLLISIONS_MAX: Final = 16
+
 # Raised inside a reader that reads past the end, or reads invalid text.
 MALFORMED: Final = (IndexError, struct.error, UnicodeDecodeError)
 
@@ -244,9 +249,18 @@ def _pairs(buffer: bytes, bounds: tuple[int, int, int], depth: int) -> tuple[dic
         raise WireError(f"a map of {bounds[0]} items at byte {bounds[1]} leaves a key without value")
     items, end = _items(buffer, bounds, depth)
     try:
+        if bounds[0] > 2 * COLLISIONS_MAX:
+            _refuse_collisions(items[::2], bounds[1])
         return dict(zip(items[::2], items[1::2], strict=True)), end
     except TypeError:
         raise WireError(f"a list, map or array is a key of the map at byte {bounds[1]}") from None
+
+
+def _refuse_collisions(keys: list[object], pos: int) -> None:
+    """Refuse a map whose keys were chosen to have the same hash. `TypeError` if a key has none."""
+    hashes = [hash(key) for key in keys if type(key) is UUID or type(key) is Described]
+    if len(hashes) - len(set(hashes)) > COLLISIONS_MAX:
+        raise WireError(f"too many keys of the map at byte {pos} are the same or have the same hash")
 
 
 def _decode_list8(buffer: bytes, pos: int, depth: int) -> tuple[object, int]:

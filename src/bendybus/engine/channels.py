@@ -21,7 +21,7 @@ from bendybus.amqp.frames import (
 from bendybus.amqp.performatives import Begin, Close, Detach, End, Open, Performative
 from bendybus.amqp.transfer_run import TransferRun
 from bendybus.engine.session import Session
-from bendybus.engine.work import PERFORMATIVE_WORK
+from bendybus.engine.work import BYTES_PER_WORK, PERFORMATIVE_WORK
 from bendybus.errors import ProtocolError
 
 if TYPE_CHECKING:
@@ -97,14 +97,19 @@ class Channels:
         code = performative_code(buffer, start)
         session = self.by_remote_channel.get(channel)
         if session is None or not TRANSFER_CODE <= code <= DISPOSITION_CODE:
+            self._connection.frame_bytes = end - start
+            self._connection.work += PERFORMATIVE_WORK + (end - start) // BYTES_PER_WORK
             self._receive_performative(channel, session, decode_performative(buffer, start, end)[0])
             return
         try:
             if code == TRANSFER_CODE:
                 transfer = decode_transfer(buffer, start, end)
+                self._connection.frame_bytes = transfer[9] - start
+                self._connection.work += self._connection.frame_bytes // BYTES_PER_WORK
                 if not session.discards():
                     session.receive_transfer(transfer, buffer, end)
             else:
+                self._connection.work += (end - start) // BYTES_PER_WORK
                 disposition = decode_disposition(buffer, start, end)
                 if not session.discards():
                     session.receive_disposition(disposition)
@@ -116,7 +121,6 @@ class Channels:
     def _receive_performative(
         self, channel: int, session: Session | None, performative: Performative
     ) -> None:
-        self._connection.work += PERFORMATIVE_WORK
         match performative:
             case Close():
                 self._connection.receive_close(performative)

@@ -46,13 +46,17 @@ from bendybus.engine.idle import IdleTimer
 from bendybus.engine.link import wire_error
 from bendybus.engine.session import Session
 from bendybus.engine.states import CONNECTION, ConnectionInput, ConnectionState
-from bendybus.engine.work import FRAME_WORK, PERFORMATIVE_WORK, WORK_UNLIMITED
+from bendybus.engine.work import BYTES_PER_WORK, FRAME_WORK, PERFORMATIVE_WORK, WORK_UNLIMITED
 from bendybus.errors import BrokerError, ProtocolError
 
 __all__ = ["Connection"]
 
 # Frames of any size, for a peer that names none [AMQP 2.7.1].
 FRAME_SIZE_MAX_DEFAULT: Final = 0xFFFFFFFF
+
+# An empty list takes one byte in a frame and this many in memory. Frames of the usual size have few values.
+VALUE_MEMORY: Final = 64
+FRAME_BYTES_USUAL: Final = 4096
 
 # Looked at for every frame, and a member of an enum is slow to look up.
 _OPENED: Final = ConnectionState.OPENED
@@ -71,6 +75,7 @@ class Connection:
         "channels",
         "config",
         "events",
+        "frame_bytes",
         "incomplete_bytes",
         "link_count",
         "links_max",
@@ -79,6 +84,7 @@ class Connection:
         "remote",
         "splitter",
         "state",
+        "value_bytes",
         "waiting_bytes",
         "work",
     )
@@ -99,6 +105,10 @@ class Connection:
         # Bytes of deliveries that are incomplete, and of those that wait for a session's window.
         self.incomplete_bytes = 0
         self.waiting_bytes = 0
+        # The memory of large values that are kept: of the open, and of the attaches of all links.
+        self.value_bytes = 0
+        # The size of the performative that is being received.
+        self.frame_bytes = 0
         # What it has cost to read the frames so far (work.py).
         self.work = 0
         # "Prior to any explicit negotiation, the maximum frame size is 512" [AMQP 2.3.1]
@@ -142,8 +152,8 @@ class Connection:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes held for the peer: parts of frames and deliveries, and deliveries that wait for a window."""
-        return self.splitter.kept_bytes + self.incomplete_bytes + self.waiting_bytes
+        """Bytes held for the peer: parts of frames and deliveries, deliveries that wait, and large values."""
+        return self.splitter.kept_bytes + self.incomplete_bytes + self.waiting_bytes + self.value_bytes
 
     def receive_data(self, data: bytes, now: float, work_max: int = WORK_UNLIMITED) -> list[Event]:
         """Takes bytes that have arrived, cut anywhere, and returns the events they cause.
@@ -247,6 +257,12 @@ class Connection:
         """Both sides have ended it: its channels are free."""
         self.channels.forget(session)
         self.link_count -= len(session.links)
+        self.value_bytes -= sum([link.value_bytes for link in session.links])
+
+    @property
+    def frame_memory(self) -> int:
+        """The memory that the values of the performative may take; 0 for one of the usual size."""
+        return max(0, self.frame_bytes - FRAME_BYTES_USUAL) * VALUE_MEMORY
 
     # -- the loop over frames ------------------------------------------------------------
 
@@ -293,12 +309,13 @@ class Connection:
     def _receive_unopened(self, frame: Frame) -> None:
         """A protocol header, a SASL frame, or a frame while the connection is not open."""
         frame_type, channel, buffer, start, end = frame
-        self.work += PERFORMATIVE_WORK
+        self.work += PERFORMATIVE_WORK + (end - start) // BYTES_PER_WORK
         if frame_type != AMQP or self._handshake.awaits_outcome:
             self._handshake.receive(frame)
             return
         if start == end:
             return  # a heartbeat
+        self.frame_bytes = end - start
         performative = decode_performative(buffer, start, end)[0]
         if isinstance(performative, Open):
             self.receive_open(performative)
@@ -320,6 +337,7 @@ class Connection:
     def receive_open(self, remote: Open) -> None:
         self.advance(ConnectionInput.RECV_OPEN)
         self.remote = remote
+        self.value_bytes += self.frame_memory
         frame_size = FRAME_SIZE_MAX_DEFAULT if remote.max_frame_size is None else remote.max_frame_size
         if frame_size < FRAME_SIZE_MIN:
             raise ProtocolError(INVALID_FIELD, f"max-frame-size {frame_size} is below {FRAME_SIZE_MIN}")

@@ -59,6 +59,8 @@ class PartialDelivery:
     state: DeliveryState | None = None
     payload: bytearray | None = None
     oversize: bool = False
+    value_bytes: int = 0
+    """The memory of a large tag and of large states."""
 
     def add(self, piece: bytes, size_max: int) -> None:
         """Adds a piece. Once the size exceeds `size_max`, nothing is kept."""
@@ -75,7 +77,7 @@ class PartialDelivery:
     @property
     def size(self) -> int:
         """The bytes kept so far."""
-        return 0 if self.payload is None else len(self.payload)
+        return self.value_bytes + (0 if self.payload is None else len(self.payload))
 
     def complete(self) -> Delivery:
         payload = bytes(self.payload) if self.payload is not None else b""

@@ -119,17 +119,26 @@ class Handles:
         self._by_name[name, role] = link
         return link
 
-    def forget(self, link: Link) -> None:
-        """Both sides have detached: the handles and the name are free."""
+    def free_remote(self, link: Link) -> None:
+        """The peer has detached: its handle is free."""
         if link.remote_handle is not None:
             self.by_remote_handle.pop(link.remote_handle, None)
+            link.remote_handle = None
+
+    def forget(self, link: Link) -> None:
+        """Both sides have detached: the handles and the name are free."""
+        self.free_remote(link)
         del self._by_handle[link.handle]
         heappush(self._free, link.handle)
         self._session.connection.link_count -= 1
+        self._session.connection.value_bytes -= link.value_bytes
         if self._by_name.get((link.name, link.role)) is link:
             del self._by_name[link.name, link.role]
 
     def drop(self) -> None:
         """The session has ended, and so has every link."""
+        unsettled = self._session.outgoing.drop_all()
         for link in self._by_handle.values():
             link.drop()
+        for sender, deliveries in unsettled.items():
+            sender.leave(deliveries)

@@ -62,6 +62,7 @@ class Link:
         "source",
         "state",
         "target",
+        "value_bytes",
     )
 
     def __init__(self, session: Session, name: str, handle: int) -> None:
@@ -78,6 +79,8 @@ class Link:
         self.snd_settle_mode = SND_MIXED
         self.rcv_settle_mode = RCV_FIRST
         self.max_message_size = 0
+        # The memory of large values in the peer's attach.
+        self.value_bytes = 0
         # For the application; the engine does not use it.
         self.context: object = None
         # Whether the application has been told that this link is gone.
@@ -155,6 +158,9 @@ class Link:
         self._advance(LinkInput.RECV_ATTACH)
         self.remote = attach
         self.remote_handle = attach.handle
+        connection = self.session.connection
+        self.value_bytes = connection.frame_memory
+        connection.value_bytes += self.value_bytes
         if self.state is LinkState.DETACH_SENT:
             return
         self.source, self.target = attach.source, attach.target
@@ -174,6 +180,8 @@ class Link:
         closed = self._closing = bool(detach.closed)
         if self.state is LinkState.DETACH_RECEIVED:
             self._release()
+            # The peer has given up its handle, and may use it again before our answer.
+            self.session.handles.free_remote(self)
             if not self.answers_later:
                 self._send_detach(closed, None)
         if self.state is LinkState.DETACHED:

@@ -16,6 +16,7 @@ from bendybus.amqp.performatives import DeliveryState, Flow, Transfer
 from bendybus.amqp.serial import SERIAL_MAX, distance
 from bendybus.engine.deliveries import Outgoing, SentDelivery, WaitingDelivery
 from bendybus.engine.packing import FRAME_OVERHEAD_MAX
+from bendybus.engine.work import DELIVERIES_PER_WORK
 
 if TYPE_CHECKING:
     from bendybus.engine.sending import SendingLink
@@ -192,13 +193,26 @@ class OutgoingTransfers:
     def unsettled_of(self, link: SendingLink) -> list[SentDelivery]:
         return [delivery for delivery in self.unsettled.values() if delivery.link is link]
 
-    def drop(self, link: SendingLink) -> None:
-        """Forgets the link's deliveries, unsettled and waiting."""
-        self.forget(self.unsettled_of(link))
+    def drop(self, link: SendingLink) -> list[SentDelivery]:
+        """Forgets the link's deliveries, unsettled and waiting. Returns those that were unsettled."""
+        self._session.connection.work += (len(self.unsettled) + len(self._waiting)) // DELIVERIES_PER_WORK
+        unsettled = self.unsettled_of(link)
+        self.forget(unsettled)
         if self._waiting:
             self._waiting = deque(waiting for waiting in self._waiting if waiting.link is not link)
             left = sum(waiting.size for waiting in self._waiting)
             self._count_waiting(left - self._waiting_bytes)
+        return unsettled
+
+    def drop_all(self) -> dict[SendingLink, list[SentDelivery]]:
+        """`drop` for all links at once, because each of them alone would go through all deliveries."""
+        by_link: dict[SendingLink, list[SentDelivery]] = {}
+        for delivery in self.unsettled.values():
+            by_link.setdefault(delivery.link, []).append(delivery)
+        self.unsettled.clear()
+        self._waiting.clear()
+        self._count_waiting(-self._waiting_bytes)
+        return by_link
 
     def _count_waiting(self, size: int) -> None:
         """Adds to the bytes that wait for the window."""

@@ -176,6 +176,7 @@ class ReceivingLink(Link):
     def _add(self, partial: PartialDelivery, piece: bytes) -> None:
         connection = self.session.connection
         before = partial.size
+        partial.value_bytes += connection.frame_memory
         partial.add(piece, self.max_message_size)
         connection.incomplete_bytes += partial.size - before
         limit = max(connection.config.incomplete_bytes_max, self.max_message_size)

@@ -125,6 +125,10 @@ class SendingLink(Link):
 
     # -- what the session calls --------------------------------------------------------
 
+    def leave(self, unsettled: list[SentDelivery]) -> None:
+        """The session has ended, and these deliveries of the link were unsettled."""
+        self._left_unsettled = unsettled
+
     def receive_flow(self, flow: Flow) -> None:
         if flow.link_credit is not None:
             # "link-credit(snd) := delivery-count(rcv) + link-credit(rcv) - delivery-count(snd)" [AMQP 2.6.7];
@@ -162,5 +166,4 @@ class SendingLink(Link):
         self.max_message_size = attach.max_message_size or 0
 
     def _release(self) -> None:
-        self._left_unsettled = self.session.outgoing.unsettled_of(self)
-        self.session.outgoing.drop(self)
+        self._left_unsettled = self.session.outgoing.drop(self)

@@ -8,12 +8,19 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["FRAME_WORK", "PERFORMATIVE_WORK", "WORK_UNLIMITED"]
+__all__ = ["BYTES_PER_WORK", "DELIVERIES_PER_WORK", "FRAME_WORK", "PERFORMATIVE_WORK", "WORK_UNLIMITED"]
 
 # Transfers and dispositions come by the thousand and are joined into batches. Every other frame is decoded
 # into an object and answered, which takes about 16 times as long.
 FRAME_WORK: Final = 1
 PERFORMATIVE_WORK: Final = 16
+
+# Frames and requests of the usual size take the same time, whatever is in them. A large one is decoded value
+# by value: this many bytes, which may be as many values, take about as long as a unit of work.
+BYTES_PER_WORK: Final = 64
+
+# Unsettled deliveries of a session that are looked through in a unit of work when one of its links ends.
+DELIVERIES_PER_WORK: Final = 256
 
 # More than any call has to do.
 WORK_UNLIMITED: Final = 1 << 62

@@ -275,11 +275,13 @@ def _ordered(payload: bytes) -> bytes:
 
 
 def _footer(payload: bytes, at: int) -> bytes:
-    """The footer section. Its keys become symbols, although some clients write strings."""
+    """The footer section. Its keys become symbols where they can, although some clients write strings."""
     footer = read_map(payload, at)
     if all(not isinstance(key, str) or isinstance(key, Symbol) for key in footer):
         return payload[at:]
-    symbols = {Symbol(key) if isinstance(key, str) else key: value for key, value in footer.items()}
+    symbols = {
+        Symbol(key) if isinstance(key, str) and key.isascii() else key: value for key, value in footer.items()
+    }
     return _FOOTER + encode(symbols)
 
 

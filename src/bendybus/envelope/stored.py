@@ -194,7 +194,7 @@ def with_lifetime(bare: bytes, enqueued_at: int, lifetime_ms: int) -> bytes:
             if count > _CREATION:
                 created, rest = decode(bare, rest)
                 created_at = created if isinstance(created, Timestamp) else enqueued_at
-    except MALFORMED:
+    except (WireError, *MALFORMED):
         # A receiver could not read it either.
         return bare
     before = bare[first:before_end] + _NULL * (_EXPIRY - count)

@@ -29,12 +29,13 @@ from bendybus.engine.events import (
     ConnectionOpened,
     Event,
     SaslInitReceived,
+    SessionEnded,
 )
 from bendybus.errors import BrokerError, ProtocolError
 from bendybus.gateway.client_identity import ClientIdentity
 from bendybus.gateway.holdings import Holdings
 from bendybus.gateway.holds import when_ended
-from bendybus.gateway.incoming import REQUEST_WORK, Incoming
+from bendybus.gateway.incoming import Incoming
 from bendybus.gateway.joined_outcomes import JoinedOutcomes
 from bendybus.gateway.links import Links
 from bendybus.gateway.probation import Probation
@@ -201,12 +202,12 @@ class AmqpConnection(asyncio.Protocol):
         """Handle a slice of the input. Returns the units of work."""
         before = self._engine.work
         events = self._incoming.take_unhandled() or self._read(work_max)
-        requests = self._incoming.handle(events)
+        request_work = self._incoming.handle(events)
         self._flush()
         if not self.busy:
             self.holdings.input_bytes = 0
         self.holdings.account()
-        work = self._engine.work - before + requests * REQUEST_WORK
+        work = self._engine.work - before + request_work
         if not self._probation.over and self._hung_up_at is None:
             try:
                 self._probation.charge(work)
@@ -269,6 +270,8 @@ class AmqpConnection(asyncio.Protocol):
                     self.client.enter(remote, self._transport)
                 except ProtocolError as refusal:
                     self._refuse(refusal, "other-namespace")
+            case SessionEnded(session):
+                self.transactions.session_ended(session)
             case ConnectionFailed(error):
                 logger.info("connection from %s failed: %s", self.peer, error.description)
                 self._hang_up()

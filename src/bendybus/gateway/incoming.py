@@ -6,9 +6,10 @@ itself go to `AmqpConnection`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, cast
 
+from bendybus.engine.deliveries import Delivery
 from bendybus.engine.events import (
     DeliveriesReceived,
     Event,
@@ -17,13 +18,13 @@ from bendybus.engine.events import (
     LinkFlow,
     OutcomesReceived,
 )
-from bendybus.engine.work import PERFORMATIVE_WORK
+from bendybus.engine.work import BYTES_PER_WORK, PERFORMATIVE_WORK
 from bendybus.gateway.attachments import InboundNode, OutboundNode
 from bendybus.gateway.links import Links
 
-__all__ = ["REQUEST_WORK", "Incoming"]
+__all__ = ["Incoming"]
 
-# Requests to `$cbs` or `$management` in one slice of a turn. Each is decoded and answered on its own.
+# Small requests to `$cbs` or `$management` in one slice of a turn. Each is decoded and answered on its own.
 REQUESTS_PER_SLICE: Final = 8
 REQUEST_WORK: Final = 2 * PERFORMATIVE_WORK
 
@@ -47,8 +48,8 @@ class Incoming:
         return unhandled
 
     def handle(self, events: list[Event]) -> int:
-        """Handle events in order, but only a part of a long series of requests. Returns how many."""
-        requests = 0
+        """Handle events in order, but only some requests. Returns the units of work of the requests."""
+        work = 0
         outcomes_came = False
         for position, event in enumerate(events):
             if isinstance(event, OutcomesReceived):
@@ -61,17 +62,18 @@ class Incoming:
                 self._submit_outcomes()
                 outcomes_came = False
             if isinstance(event, DeliveriesReceived) and not self._links.takes_batches(event.link):
-                link, first = event.link, event.deliveries[:REQUESTS_PER_SLICE]
-                requests += len(first)
-                if len(first) < len(event.deliveries):
-                    rest = event.deliveries[REQUESTS_PER_SLICE:]
-                    self.unhandled = [DeliveriesReceived(link, rest), *events[position + 1 :]]
-                    self._handle(DeliveriesReceived(link, first))
+                link, requests = event.link, event.deliveries
+                count, work = _within_slice(requests, work)
+                if count < len(requests):
+                    rest = DeliveriesReceived(link, requests[count:])
+                    self.unhandled = [rest, *events[position + 1 :]]
+                    if count:
+                        self._handle(DeliveriesReceived(link, requests[:count]))
                     break
             self._handle(event)
         if outcomes_came:
             self._submit_outcomes()
-        return requests
+        return work
 
     def handle_all(self, events: Iterable[Event]) -> None:
         """Handle events that are few: those of a login or a tick."""
@@ -98,3 +100,14 @@ class Incoming:
             self._links.detached(event.link, closed=event.closed)
         else:
             self._handle_other(event)
+
+
+def _within_slice(requests: Sequence[Delivery], work: int) -> tuple[int, int]:
+    """How many of these requests a slice takes after this much work, and the work after them."""
+    count = 0
+    for request in requests:
+        if work >= REQUESTS_PER_SLICE * REQUEST_WORK:
+            break
+        work += REQUEST_WORK + len(request.payload) // BYTES_PER_WORK
+        count += 1
+    return count, work

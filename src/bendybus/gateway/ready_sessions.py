@@ -14,7 +14,7 @@ from bendybus.broker.partition_port import ReceivingPort
 from bendybus.domain.messages import Message
 from bendybus.domain.session_commands import SessionLock
 from bendybus.envelope import render_locked
-from bendybus.gateway.receiver import PAGE_BYTES_MAX, payloads_in_memory
+from bendybus.gateway.receiver import PAGE_BYTES_MAX, payloads_in_memory, tokens_of
 from bendybus.names import LockToken
 
 if TYPE_CHECKING:
@@ -97,7 +97,10 @@ class ReadySessions:
         rendered = render_locked(together, payloads)
         start = 0
         for link, count in ready:
-            link.send_rendered(rendered[start : start + count])
+            sent = link.send_rendered(rendered[start : start + count])
+            if sent < count:
+                # The links of an AMQP session share its limits, and those before this one used them up.
+                host.release(tokens_of(together[start + sent : start + count]))
             start += count
         size = sum(map(len, payloads))
         self._connection.sent(size)

@@ -35,7 +35,7 @@ from bendybus.names import Instant, LockToken
 if TYPE_CHECKING:
     from bendybus.gateway.connection import AmqpConnection
 
-__all__ = ["PAGE_BYTES_MAX", "PAGE_MAX", "Receiver", "payloads_in_memory"]
+__all__ = ["PAGE_BYTES_MAX", "PAGE_MAX", "Receiver", "payloads_in_memory", "tokens_of"]
 
 # Messages in one read from a store: enough to make the read worthwhile, and not too many locks at once.
 PAGE_MAX: Final = 256

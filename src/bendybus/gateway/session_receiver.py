@@ -166,9 +166,9 @@ class SessionReceiver(Receiver):
         """These messages were locked for the link, and some have to be read. `payloads`: those in memory."""
         self._fetch(host, messages, payloads)
 
-    def send_rendered(self, rendered: Sequence[Outgoing]) -> None:
-        """Send messages that were locked for the link."""
-        self._link.send(rendered, settled=False, overrun=False)
+    def send_rendered(self, rendered: Sequence[Outgoing]) -> int:
+        """Send messages that were locked for the link. Returns how many there was room for."""
+        return self._link.send(rendered, settled=False, overrun=False)
 
     def served(self) -> None:
         """Nothing more can be sent to the link now."""

@@ -74,6 +74,10 @@ class Transactions:
         if session not in self._sessions:
             self._sessions[session] = Coordination(spans_entities=True)
 
+    def session_ended(self, session: Session) -> None:
+        """Nothing more is attached there. A long connection may have any number of sessions, in turn."""
+        self._sessions.pop(session, None)
+
     def declare(self, node: CoordinatorNode, session: Session) -> Transaction:
         if len(self._open) >= OPEN_MAX:
             raise InvalidOperation(

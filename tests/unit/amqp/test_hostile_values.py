@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import tracemalloc
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -200,3 +202,26 @@ def test_memory_stays_in_proportion_to_hostile_bytes() -> None:
         assert tracemalloc.get_traced_memory()[1] < 500 * len(octets)
     finally:
         tracemalloc.stop()
+
+
+# What Python reduces numbers by, to hash them.
+_MODULUS = sys.hash_info.modulus
+
+
+@pytest.mark.parametrize("kind", ["uuid", "described"])
+def test_keys_of_a_map_with_the_same_hash_are_refused(kind: str) -> None:
+    keys: list[object] = [UUID(int=7 + number * _MODULUS) for number in range(5000)]
+    if kind == "described":
+        keys = [Described(ULong(1), key) for key in keys]
+    assert len(set(map(hash, keys))) == 1
+    entries = b"".join(encode(key) + b"\x40" for key in keys)
+    size, count = len(entries) + 4, 2 * len(keys)
+    with pytest.raises(WireError, match="same hash"):
+        decode(b"\xd1" + size.to_bytes(4, "big") + count.to_bytes(4, "big") + entries)
+
+
+def test_a_large_map_with_keys_of_any_type_is_read() -> None:
+    keys = [
+        key for number in range(500) for key in (UUID(int=number), Described(ULong(1), number), str(number))
+    ]
+    assert decode(encode(dict.fromkeys(keys)))[0] == dict.fromkeys(keys)

@@ -257,6 +257,18 @@ def test_a_lifetime_leaves_everything_else_as_it_was(count: int, large: bool):
         assert seen.properties.message_id == before.properties.message_id
 
 
+@pytest.mark.parametrize("fields", [b"\x01" + b"\x40" * 8, b"\x40" * 8 + b"\x01", b"\x40" * 7])
+def test_a_message_with_unreadable_properties_is_delivered_as_it_was_sent(fields: bytes):
+    """Its first field alone is read when it is sent, so the others may be anything."""
+    listed = b"\xa1\x01a" + fields
+    properties = b"\x00\x53\x73\xc0" + bytes((len(listed) + 1, 10)) + listed
+    message = living(properties + encode_message(data=b"x"), 5000)
+    _, bare = render(message, message.payload, locked=True)
+    assert bare == properties + encode_message(data=b"x")
+    ((_, _, again),) = render_locked([message], [message.payload])
+    assert again == bare
+
+
 def test_many_of_one_kind_show_their_lifetime_as_one_does():
     messages = [living(sent(), lifetime) for lifetime in (5000, 5000, 9000)] + [enqueued(sent())] * 2
     payloads = [message.payload for message in messages]
@@ -465,6 +477,11 @@ def test_first_acquirer_comes_back_as_it_was_sent(said: bool | None) -> None:
     message.delivery_count = 1
     assert received(message).header.first_acquirer is said
     assert received(message).header.durable is True
+
+
+def test_a_key_of_a_footer_that_no_symbol_can_hold_stays_a_string() -> None:
+    message = enqueued(sent() + b"\x00\x53\x78" + encode({"größe": 1, "x-text": 2}))
+    assert received(message).footer == {"größe": 1, "x-text": 2}
 
 
 def test_the_keys_of_a_footer_are_symbols() -> None:

@@ -20,7 +20,8 @@ from bendybus.engine.receiving import ReceivingLink
 from bendybus.engine.sending import SendingLink
 from bendybus.engine.session import Session
 from bendybus.gateway.attachments import Attachment
-from bendybus.gateway.incoming import REQUESTS_PER_SLICE, Incoming
+from bendybus.gateway.incoming import REQUEST_WORK, REQUESTS_PER_SLICE, Incoming
+from bendybus.gateway.turns import TURN_WORK
 
 SESSION = Session(Connection.server(ConnectionConfig(container_id="test")), 0)
 OUT, OTHER = SendingLink(SESSION, "out", 0), SendingLink(SESSION, "other", 1)
@@ -96,9 +97,34 @@ def test_a_long_series_of_requests_is_left_for_the_next_slice_with_all_that_foll
     links = FakeLinks(IN, OUT, requests=True)
     incoming = links.incoming()
     flow = LinkFlow(OUT)
-    assert incoming.handle([deliveries(IN, REQUESTS_PER_SLICE + 3), flow]) == REQUESTS_PER_SLICE
+    assert (
+        incoming.handle([deliveries(IN, REQUESTS_PER_SLICE + 3), flow]) == REQUESTS_PER_SLICE * REQUEST_WORK
+    )
     assert links.calls == [("deliveries", IN, REQUESTS_PER_SLICE)]
     rest = incoming.take_unhandled()
     assert incoming.take_unhandled() == []
-    assert incoming.handle(rest) == 3
+    assert incoming.handle(rest) == 3 * REQUEST_WORK
     assert links.calls[1:] == [("deliveries", IN, 3), ("flow", OUT)]
+
+
+def test_requests_that_alternate_between_links_are_one_series() -> None:
+    second = ReceivingLink(SESSION, "second", 3)
+    links = FakeLinks(IN, second, OUT, requests=True)
+    incoming = links.incoming()
+    pairs = [deliveries(link, 1) for _ in range(REQUESTS_PER_SLICE) for link in (IN, second)]
+    assert incoming.handle([*pairs, LinkFlow(OUT)]) == REQUESTS_PER_SLICE * REQUEST_WORK
+    assert len(links.calls) == REQUESTS_PER_SLICE
+    incoming.handle(incoming.take_unhandled())
+    assert links.calls == [("deliveries", link, 1) for _ in range(8) for link in (IN, second)] + [
+        ("flow", OUT)
+    ]
+
+
+def test_a_large_request_is_as_much_work_as_many_small_ones() -> None:
+    links = FakeLinks(IN, requests=True)
+    incoming = links.incoming()
+    large = Delivery(0, b"", 0, False, None, bytes(1 << 20))
+    work = incoming.handle([DeliveriesReceived(IN, [large, large])])
+    assert links.calls == [("deliveries", IN, 1)]
+    assert work > TURN_WORK
+    assert incoming.handle(incoming.take_unhandled()) == work

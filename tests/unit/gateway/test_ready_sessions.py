@@ -155,3 +155,30 @@ async def test_a_link_that_was_closed_in_the_meantime_is_given_nothing():
         connection.flush_soon()
         assert [link.sent for link in links] == [[], ["b1"]]
         assert gated.host.partition.counts().locked == 1
+
+
+@pytest.mark.row("P-13")
+async def test_what_an_amqp_session_has_no_room_for_stays_in_its_message_session():
+    """All links of an AMQP session share its window. What one sends may leave no room for the next."""
+    async with gated_queue(requires_session=True) as gated:
+        await put(gated, "a1", "b1", "b2")
+        connection = FakeConnection()
+        receivers, links = links_on(gated, connection, "a", "b")
+        send = links[0].send
+
+        def fill(outgoing: Sequence[tuple[bytes, bytes, bytes]], *, settled: bool, overrun: bool) -> int:
+            links[1].credit, links[1].crowded = 1, True
+            return send(outgoing, settled=settled, overrun=overrun)
+
+        links[0].send = fill
+        for receiver, link in zip(receivers, links, strict=True):
+            link.credit = 2
+            receiver.flow()
+        connection.flush_soon()
+        assert [link.sent for link in links] == [["a1"], ["b1"]]
+        assert gated.host.partition.counts().locked == 2
+        await put(gated, "b3")
+        links[1].credit, links[1].crowded = 3, False
+        receivers[1].flow()
+        connection.flush_soon()
+        assert links[1].sent == ["b1", "b2", "b3"]

@@ -50,6 +50,8 @@ class FakeLink:
         self.accepted = True
 
     def send(self, outgoing: Sequence[tuple[bytes, bytes, bytes]], *, settled: bool, overrun: bool) -> int:
+        if not overrun:
+            outgoing = outgoing[: self.credit]
         self.sent += [decode_message(head + body).properties.message_id for _, head, body in outgoing]
         self.tags += [LockToken(tag) for tag, _, _ in outgoing]
         self.credit -= len(outgoing)

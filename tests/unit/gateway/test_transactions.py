@@ -6,13 +6,16 @@ from typing import Any, cast
 
 import pytest
 
-from bendybus.amqp.performatives import Accepted, TransactionalState
+from bendybus.amqp.frames import encode_frame
+from bendybus.amqp.performatives import Accepted, End, TransactionalState
 from bendybus.broker.clock import now
 from bendybus.domain.routing import partition_of
 from bendybus.domain.transactions import LIFETIME_S, MESSAGES_MAX, MessageKeys, Scope
 from bendybus.errors import InvalidOperation, QuotaExceeded, TransactionTimedOut, TransactionUnknown
 from bendybus.gateway.transactions import OPEN_MAX, Transactions
 from bendybus.names import Instant, PartitionNumber
+from fix_engine import begin_frame
+from unit.gateway.test_probation import ALL, opened
 
 NODE = cast(Any, object())
 SESSION = cast(Any, object())
@@ -50,6 +53,18 @@ def test_a_connection_has_only_so_many_open() -> None:
         transactions.declare(NODE, SESSION)
     with pytest.raises(InvalidOperation):
         transactions.declare(NODE, SESSION)
+
+
+async def test_a_session_that_has_ended_is_forgotten() -> None:
+    """Some clients begin a session for each link, and keep their connection for days."""
+    connection, _ = opened()
+    connection.client.accept_claim(ALL)
+    connection.data_received(begin_frame())
+    (session,) = connection._engine.sessions
+    known = connection.transactions.coordination(session)
+    assert connection.transactions.coordination(session) is known
+    connection.data_received(encode_frame(0, End()))
+    assert connection.transactions.coordination(session) is not known
 
 
 def sent(scope: Scope, *, crosses: bool = False, **keys: str) -> None:
