@@ -255,6 +255,13 @@ class Intake:
         self._remember(new, duplicates, at, changes)
         return Enqueued(ticket, 1, scheduled=True, duplicates=duplicates)
 
+    def reserve(self, count: int, changes: Changes) -> Enqueued:
+        """Take numbers for messages that come later (`schedule_numbered`)."""
+        first = self.next_sequence_number
+        self.take_numbers(count)
+        changes.reserved = True
+        return Enqueued(first, count)
+
     def take_numbers(self, count: int) -> Sequence[SequenceNumber]:
         """The next numbers, for new messages or for messages that get a new number."""
         first = self.next_sequence_number

@@ -122,9 +122,8 @@ class TopicPartition:
                 reply, published = self._enqueue(command, at, changes)
                 return reply, [*changes.effects(), *([PublishMessages(published)] if published else ())]
             case Reserve(count=count):
-                first = self._intake.next_sequence_number
-                self._intake.take_numbers(count)
-                return Enqueued(first, count), []
+                reserved = self._intake.reserve(count, changes)
+                return reserved, [*changes.effects()]
             case Publish(messages=messages):
                 self._shelf.size_bytes -= sum(message.size for message in messages)
                 changes.removed += messages

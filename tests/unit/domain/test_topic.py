@@ -20,6 +20,7 @@ from bendybus.domain.effects import (
     PublishMessages,
     RememberIdentities,
     RemoveMessages,
+    SaveNextNumber,
     StoreMessages,
 )
 from bendybus.domain.messages import Message
@@ -128,7 +129,7 @@ def test_of_a_transaction_only_sends_are_taken():
     with pytest.raises(InvalidOperation):
         topic.apply(Enqueue([message()], destination=EntityPath("elsewhere")), AT)
     reply, effects = topic.apply(Reserve(2), AT)
-    assert (reply, effects) == (Enqueued(SequenceNumber(1), 2), [])
+    assert (reply, effects) == (Enqueued(SequenceNumber(1), 2), [SaveNextNumber()])
     later = message("later", AT + 1000)
     later.sequence_number = SequenceNumber(2)
     _, effects = topic.apply(Enqueue([later], numbered=True), AT)
