@@ -124,6 +124,7 @@ class TopicHost(Host[TopicPartition]):
             self._submit_later(command, done)
             return
         at = self.topic.now()
+        self._complete_command(command)
         try:
             reply, own, published = self._apply(partition, command, at, _is_retractable(command))
         except BrokerError as refusal:
@@ -170,7 +171,6 @@ class TopicHost(Host[TopicPartition]):
         self, partition: TopicPartition, command: Command, at: Instant, retractable: bool
     ) -> tuple[Reply, list[DurableEffect], list[tuple[Share, OnCommitted]]]:
         """What the partition itself has to store, and what its subscriptions have to."""
-        self._complete_command(command)
         reply, effects = partition.apply(command, at)
         own: list[DurableEffect] = []
         published: list[tuple[Share, OnCommitted]] = []
@@ -187,7 +187,11 @@ class TopicHost(Host[TopicPartition]):
         return reply, own, published
 
     def _complete_command(self, command: Command) -> None:
-        """Add what the partition needs for its quota, which a sender cannot know."""
+        """Add what the partition needs for its quota, which a sender cannot know.
+
+        In a transaction, `check` does this for all commands. The copies of one must not make the next one
+        exceed the quota, after the first has been applied.
+        """
         if isinstance(command, Enqueue):
             command.held_elsewhere = self.topic.held_bytes(self.number)
 
