@@ -232,6 +232,9 @@ class Intake:
         self._transferred[transfer.source] = last
         # Recorded even if nothing is new: a repeated transfer is answered once the original one is durable.
         changes.transferred = MarkTransferred(transfer.source, last)
+        if known:
+            later = [known + index for index in enqueued.duplicates]
+            return replace(enqueued, duplicates=(*range(known), *later))
         return enqueued
 
     def schedule_numbered(
