@@ -172,6 +172,8 @@ class TopicHost(Host[TopicPartition]):
     ) -> tuple[Reply, list[DurableEffect], list[tuple[Share, OnCommitted]]]:
         """What the partition itself has to store, and what its subscriptions have to."""
         reply, effects = partition.apply(command, at)
+        if isinstance(reply, Enqueued):
+            self.topic.sent_to(at)
         own: list[DurableEffect] = []
         published: list[tuple[Share, OnCommitted]] = []
         for effect in effects:
@@ -181,6 +183,7 @@ class TopicHost(Host[TopicPartition]):
                     effect.messages, self.number, partition, at, retractable, evaluated
                 )
             elif isinstance(effect, ActivateMessages):
+                self.topic.sent_to(at)
                 self._activate(partition, effect.messages)
             elif not isinstance(effect, MessagesAvailable | SessionsReady | SessionsLost):
                 own.append(effect)
