@@ -8,7 +8,7 @@ receivers may see. What happens to them next: handlers/sending.py, topic.py.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from operator import attrgetter
@@ -345,10 +345,15 @@ class Intake:
         self._schedule.cancel(messages)
         return messages
 
-    def find_scheduled(self, numbers: Sequence[SequenceNumber]) -> list[Message]:
-        """These scheduled messages. `MessageNotFound` if one of them is not scheduled."""
+    def find_scheduled(
+        self, numbers: Sequence[SequenceNumber], cancelled: Container[SequenceNumber] = ()
+    ) -> list[Message]:
+        """These scheduled messages. `MessageNotFound` if one of them is not scheduled.
+
+        `cancelled`: those that will have been cancelled by then.
+        """
         found = dict(zip(numbers, self._schedule.find(numbers), strict=True))
-        missing = [number for number, message in found.items() if message is None]
+        missing = [number for number, message in found.items() if message is None or number in cancelled]
         if missing:
             listed = ", ".join(map(str, missing))
             raise MessageNotFound(

@@ -146,9 +146,11 @@ class TopicPartition:
     def check(self, commands: Sequence[Command]) -> None:
         """Raise if one of these commands of a transaction cannot be applied (P-23)."""
         arriving_bytes = held_elsewhere = 0
+        cancelled: set[SequenceNumber] = set()
         for command in commands:
             if isinstance(command, CancelScheduled):
-                self._intake.find_scheduled(command.sequence_numbers)
+                self._intake.find_scheduled(command.sequence_numbers, cancelled)
+                cancelled.update(command.sequence_numbers)
                 continue
             if not isinstance(command, Enqueue) or command.destination is not None:
                 raise InvalidOperation(

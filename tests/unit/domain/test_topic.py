@@ -27,7 +27,7 @@ from bendybus.domain.messages import Message
 from bendybus.domain.schedule import postpone
 from bendybus.domain.topic import TopicPartition
 from bendybus.domain.topic_entities import TopicDescription
-from bendybus.errors import InvalidOperation
+from bendybus.errors import InvalidOperation, MessageNotFound
 from bendybus.names import EntityPath, Instant, LockToken, PartitionNumber, SequenceNumber
 
 AT = Instant(1_700_000_000_000)
@@ -108,6 +108,16 @@ def test_a_cancelled_message_is_removed():
     _, effects = topic.apply(CancelScheduled([SequenceNumber(1)]), AT)
     assert effects == [RemoveMessages([later])]
     assert (topic.scheduled_count, topic.size_bytes) == (0, 0)
+
+
+def test_a_transaction_cannot_cancel_a_message_twice():
+    topic = partition()
+    topic.apply(Enqueue([message("later", AT + 1000)]), AT)
+    topic.apply(Confirm(SequenceNumber(1)), AT)
+    cancel = CancelScheduled([SequenceNumber(1)])
+    topic.check([cancel])
+    with pytest.raises(MessageNotFound):
+        topic.check([cancel, cancel])
 
 
 @pytest.mark.row("P-15")
