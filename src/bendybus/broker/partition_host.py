@@ -295,6 +295,8 @@ class PartitionHost(PartitionSuccession):
                 partial(self._committed, partition, command, reply, durable, done),
             )
         else:
+            # A deferred message or a session may be locked now, in a partition that had no deadline before.
+            self.queue.keep_time(self)
             done(reply)
         self._tell(effects)
 

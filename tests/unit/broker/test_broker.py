@@ -12,7 +12,7 @@ import pytest
 from bendybus.broker.broker import Broker
 from bendybus.broker.lifecycle import Availability
 from bendybus.broker.queue import with_free_sessions
-from bendybus.domain.commands import Abandon, Enqueue
+from bendybus.domain.commands import ENTROPY_PER_LOCK, Abandon, Defer, Enqueue, LockDeferred
 from bendybus.domain.entities import QueueDescription, Tier
 from bendybus.domain.messages import Message, SubQueue
 from bendybus.domain.schedule import postpone
@@ -529,6 +529,28 @@ async def test_what_falls_due_has_happened_when_the_clock_has_moved(open_broker,
         (record,) = [record for store in stores for record in store.partitions()]
         (store,) = [store for store in stores if store.partitions()]
         assert [stored.delivery_count for stored in store.load(record.key).messages] == [1]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_the_lock_of_a_deferred_message_expires(open_broker, restarted):
+    # Nothing else had a deadline in its partition, which was not ticked: the lock lasted for ever.
+    async with open_broker() as broker:
+        queue = await broker.queues.create(PLAIN)
+        (host,) = queue.hosts
+        await host.ask(Enqueue([message()]))
+        (deferred,) = host.lock(1, 1000, SubQueue.MAIN)
+        await host.ask(Defer([deferred.lock_token]))
+        await broker.ticker.advance(61_000)
+        numbers = [deferred.sequence_number]
+        if restarted:
+            host.fail(StoreUnavailable("a reply was lost"))
+            await recovered(broker, host.store.name)
+        broker.ticker.tick()
+        for _ in range(2):
+            given = await host.ask(LockDeferred(numbers, bytes(ENTROPY_PER_LOCK)))
+            assert [each.sequence_number for each in given.messages] == numbers
+            await broker.ticker.advance(61_000)
+        assert host.partition.counts().locked == 0
 
 
 # -- idle queues --------------------------------------------------------------------
