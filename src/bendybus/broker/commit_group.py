@@ -13,6 +13,7 @@ from bendybus.domain.effects import (
     MarkTransferred,
     RememberIdentities,
     RemoveMessages,
+    SaveNextNumber,
     SaveSessionState,
     StoreMessages,
 )
@@ -80,6 +81,9 @@ def _add_effect(changes: PartitionChanges, effect: DurableEffect) -> None:
         changes.session_states.append(SessionState(effect.session_id, effect.state, effect.at))
     elif isinstance(effect, MarkTransferred):
         changes.transferred[effect.source] = effect.number
+    elif isinstance(effect, SaveNextNumber):
+        # Every commit stores the next number.
+        return
     else:
         # The partition may change these again before the thread reads them, so copy the current values.
         changes.updated += map(copy.copy, effect.messages)

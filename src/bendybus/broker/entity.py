@@ -175,6 +175,11 @@ class Entity(Generic[H, L, D]):
         """Whether a receiver of this broker waits for the next message."""
         return False
 
+    def sent_to(self, at: Instant) -> None:
+        """New messages are here: a client or another entity has sent them, or they were scheduled and are
+        due."""
+        self.accessed_at = at
+
     @abstractmethod
     def refuse_sending(self, subqueue: SubQueue = SubQueue.MAIN) -> None:
         """Raise if messages cannot be sent or scheduled here."""

@@ -117,11 +117,14 @@ class PartitionHost(PartitionSuccession):
         if partition is None:
             self._submit_later(command, done)
             return
+        at = self.queue.now()
         try:
-            reply, effects = partition.apply(command, self.queue.now())
+            reply, effects = partition.apply(command, at)
         except BrokerError as refusal:
             done(refusal)
             return
+        if isinstance(reply, Enqueued):
+            self.queue.sent_to(at)
         self._perform(partition, command, reply, effects, done)
 
     def check(self, commands: Sequence[Command], at: Instant) -> None:
@@ -137,6 +140,8 @@ class PartitionHost(PartitionSuccession):
         partition = self._partition
         assert partition is not None, "only what is loaded can be changed"
         reply, effects = partition.apply(command, at)
+        if isinstance(reply, Enqueued):
+            self.queue.sent_to(at)
         durable = self._durable(effects)
         if len(durable) < len(effects):
             # Messages become available at once, as always, but not before all of the work is applied.
@@ -290,6 +295,8 @@ class PartitionHost(PartitionSuccession):
                 partial(self._committed, partition, command, reply, durable, done),
             )
         else:
+            # A deferred message or a session may be locked now, in a partition that had no deadline before.
+            self.queue.keep_time(self)
             done(reply)
         self._tell(effects)
 

@@ -156,6 +156,9 @@ class Subscription(Queue):
     def topic_path(self) -> EntityPath:
         return self.topic.path
 
+    def sent_to(self, at: Instant) -> None:
+        """Nothing to note: the topic's messages are no use of a subscription."""
+
     def refuse_sending(self, subqueue: SubQueue = SubQueue.MAIN) -> None:
         raise InvalidOperation(
             f"'{self.path}' is a subscription, to which nobody can send; send to the topic "

@@ -124,6 +124,7 @@ class TopicHost(Host[TopicPartition]):
             self._submit_later(command, done)
             return
         at = self.topic.now()
+        self._complete_command(command)
         try:
             reply, own, published = self._apply(partition, command, at, _is_retractable(command))
         except BrokerError as refusal:
@@ -170,8 +171,9 @@ class TopicHost(Host[TopicPartition]):
         self, partition: TopicPartition, command: Command, at: Instant, retractable: bool
     ) -> tuple[Reply, list[DurableEffect], list[tuple[Share, OnCommitted]]]:
         """What the partition itself has to store, and what its subscriptions have to."""
-        self._complete_command(command)
         reply, effects = partition.apply(command, at)
+        if isinstance(reply, Enqueued):
+            self.topic.sent_to(at)
         own: list[DurableEffect] = []
         published: list[tuple[Share, OnCommitted]] = []
         for effect in effects:
@@ -181,13 +183,18 @@ class TopicHost(Host[TopicPartition]):
                     effect.messages, self.number, partition, at, retractable, evaluated
                 )
             elif isinstance(effect, ActivateMessages):
+                self.topic.sent_to(at)
                 self._activate(partition, effect.messages)
             elif not isinstance(effect, MessagesAvailable | SessionsReady | SessionsLost):
                 own.append(effect)
         return reply, own, published
 
     def _complete_command(self, command: Command) -> None:
-        """Add what the partition needs for its quota, which a sender cannot know."""
+        """Add what the partition needs for its quota, which a sender cannot know.
+
+        In a transaction, `check` does this for all commands. The copies of one must not make the next one
+        exceed the quota, after the first has been applied.
+        """
         if isinstance(command, Enqueue):
             command.held_elsewhere = self.topic.held_bytes(self.number)
 

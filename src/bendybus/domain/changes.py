@@ -12,6 +12,7 @@ from bendybus.domain.effects import (
     Effect,
     MessagesAvailable,
     RemoveMessages,
+    SaveNextNumber,
     SaveSessionState,
     SessionsLost,
     SessionsReady,
@@ -47,7 +48,10 @@ class SessionChanges:
 
 
 class Changes:
-    __slots__ = ("_sessions", "available", "history", "removed", "stored", "transferred", "updated")
+    __slots__ = (
+        *("_sessions", "available", "history", "removed", "reserved", "stored", "transferred"),
+        "updated",
+    )
 
     def __init__(self) -> None:
         self.stored: list[Message] = []
@@ -57,6 +61,8 @@ class Changes:
         self.history: DurableEffect | None = None
         """The change to the duplicate history. No command both remembers and forgets identities."""
         self.transferred: DurableEffect | None = None
+        self.reserved = False
+        """Whether numbers were taken that no message has yet."""
         self.available: dict[SubQueue, list[Message]] = {}
         """Sub-queues where messages became available, with those messages that had been available before."""
         self._sessions: SessionChanges | None = None
@@ -89,6 +95,8 @@ class Changes:
             effects.append(self.history)
         if self.transferred is not None:
             effects.append(self.transferred)
+        if self.reserved:
+            effects.append(SaveNextNumber())
         if self._sessions is not None:
             effects += self._sessions.effects()
         effects += [

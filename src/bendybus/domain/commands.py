@@ -95,7 +95,10 @@ class Enqueue:
 
 @dataclass(slots=True)
 class Reserve:
-    """Reserve this many sequence numbers for messages that a transaction will schedule."""
+    """Reserve this many sequence numbers for messages that a transaction will schedule.
+
+    A client is told the numbers at once, so they stay taken even if the partition is loaded again.
+    """
 
     count: int
 

@@ -29,6 +29,7 @@ __all__ = [
     "PublishMessages",
     "RememberIdentities",
     "RemoveMessages",
+    "SaveNextNumber",
     "SaveSessionState",
     "SessionsLost",
     "SessionsReady",
@@ -99,6 +100,14 @@ class MarkTransferred:
 
 
 @dataclass(slots=True)
+class SaveNextNumber:
+    """Numbers were reserved, and no message has them yet. They must not be given again after a load.
+
+    Every commit stores the partition's next number, so nothing else has to be stored.
+    """
+
+
+@dataclass(slots=True)
 class MessagesAvailable:
     """Something new can be locked: messages, or a session that has messages."""
 
@@ -143,6 +152,7 @@ DurableEffect: TypeAlias = (
     | ForgetIdentities
     | SaveSessionState
     | MarkTransferred
+    | SaveNextNumber
 )
 Effect: TypeAlias = DurableEffect | MessagesAvailable | SessionsReady | SessionsLost
 TopicEffect: TypeAlias = Effect | PublishMessages | ActivateMessages

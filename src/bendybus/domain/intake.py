@@ -8,7 +8,7 @@ receivers may see. What happens to them next: handlers/sending.py, topic.py.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from operator import attrgetter
@@ -232,6 +232,9 @@ class Intake:
         self._transferred[transfer.source] = last
         # Recorded even if nothing is new: a repeated transfer is answered once the original one is durable.
         changes.transferred = MarkTransferred(transfer.source, last)
+        if known:
+            later = [known + index for index in enqueued.duplicates]
+            return replace(enqueued, duplicates=(*range(known), *later))
         return enqueued
 
     def schedule_numbered(
@@ -254,6 +257,13 @@ class Intake:
         changes.stored = messages
         self._remember(new, duplicates, at, changes)
         return Enqueued(ticket, 1, scheduled=True, duplicates=duplicates)
+
+    def reserve(self, count: int, changes: Changes) -> Enqueued:
+        """Take numbers for messages that come later (`schedule_numbered`)."""
+        first = self.next_sequence_number
+        self.take_numbers(count)
+        changes.reserved = True
+        return Enqueued(first, count)
 
     def take_numbers(self, count: int) -> Sequence[SequenceNumber]:
         """The next numbers, for new messages or for messages that get a new number."""
@@ -335,10 +345,15 @@ class Intake:
         self._schedule.cancel(messages)
         return messages
 
-    def find_scheduled(self, numbers: Sequence[SequenceNumber]) -> list[Message]:
-        """These scheduled messages. `MessageNotFound` if one of them is not scheduled."""
+    def find_scheduled(
+        self, numbers: Sequence[SequenceNumber], cancelled: Container[SequenceNumber] = ()
+    ) -> list[Message]:
+        """These scheduled messages. `MessageNotFound` if one of them is not scheduled.
+
+        `cancelled`: those that will have been cancelled by then.
+        """
         found = dict(zip(numbers, self._schedule.find(numbers), strict=True))
-        missing = [number for number, message in found.items() if message is None]
+        missing = [number for number, message in found.items() if message is None or number in cancelled]
         if missing:
             listed = ", ".join(map(str, missing))
             raise MessageNotFound(

@@ -233,6 +233,7 @@ class Partition:
         """
         stock = self._parts.stock
         arriving_bytes = 0
+        cancelled: set[SequenceNumber] = set()
         for command in commands:
             match command:
                 case Enqueue(messages=messages):
@@ -252,7 +253,8 @@ class Partition:
                     refuse_dead_letters(stock, tokens, at)
                     refuse_large_amendments(stock, tokens, properties)
                 case CancelScheduled(sequence_numbers=numbers):
-                    self._parts.intake.find_scheduled(numbers)
+                    self._parts.intake.find_scheduled(numbers, cancelled)
+                    cancelled.update(numbers)
                 case SetSessionState(lock=lock, state=state) if stock.session_locks is not None:
                     arriving_bytes += check_state(stock, lock, state, at)
                 case _:

@@ -122,9 +122,8 @@ class TopicPartition:
                 reply, published = self._enqueue(command, at, changes)
                 return reply, [*changes.effects(), *([PublishMessages(published)] if published else ())]
             case Reserve(count=count):
-                first = self._intake.next_sequence_number
-                self._intake.take_numbers(count)
-                return Enqueued(first, count), []
+                reserved = self._intake.reserve(count, changes)
+                return reserved, [*changes.effects()]
             case Publish(messages=messages):
                 self._shelf.size_bytes -= sum(message.size for message in messages)
                 changes.removed += messages
@@ -147,9 +146,11 @@ class TopicPartition:
     def check(self, commands: Sequence[Command]) -> None:
         """Raise if one of these commands of a transaction cannot be applied (P-23)."""
         arriving_bytes = held_elsewhere = 0
+        cancelled: set[SequenceNumber] = set()
         for command in commands:
             if isinstance(command, CancelScheduled):
-                self._intake.find_scheduled(command.sequence_numbers)
+                self._intake.find_scheduled(command.sequence_numbers, cancelled)
+                cancelled.update(command.sequence_numbers)
                 continue
             if not isinstance(command, Enqueue) or command.destination is not None:
                 raise InvalidOperation(

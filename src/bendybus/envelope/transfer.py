@@ -89,6 +89,9 @@ def readmit(
         session_id=None if session_id is None else SessionId(session_id),
         origin=_forwarded_origin(message, posting),
     )
+    if lifetime is not None:
+        # As with a message that is sent: the partition may get it later, and at another machine.
+        forwarded.enqueued_at = at
     if due > at:
         postpone(forwarded, at, Instant(due))
     return forwarded, key

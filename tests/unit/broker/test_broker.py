@@ -12,11 +12,13 @@ import pytest
 from bendybus.broker.broker import Broker
 from bendybus.broker.lifecycle import Availability
 from bendybus.broker.queue import with_free_sessions
-from bendybus.domain.commands import Abandon, Enqueue
+from bendybus.domain.commands import ENTROPY_PER_LOCK, Abandon, Defer, Enqueue, LockDeferred
 from bendybus.domain.entities import QueueDescription, Tier
 from bendybus.domain.messages import Message, SubQueue
+from bendybus.domain.schedule import postpone
 from bendybus.domain.session_commands import ReleaseSession
-from bendybus.domain.topic_entities import TopicDescription
+from bendybus.domain.topic_entities import SubscriptionDescription, TopicDescription
+from bendybus.envelope import admit
 from bendybus.errors import (
     ArgumentError,
     EntityExists,
@@ -26,10 +28,11 @@ from bendybus.errors import (
     StoreError,
     StoreUnavailable,
 )
-from bendybus.names import EntityPath, PartitionNumber, SessionId
+from bendybus.names import EntityPath, Instant, PartitionNumber, SessionId
 from bendybus.store.memory import MemoryStore
 from fix_async import until
 from fix_broker import message
+from fix_topics import encoded
 
 UNAVAILABLE = Availability.UNAVAILABLE
 
@@ -528,6 +531,28 @@ async def test_what_falls_due_has_happened_when_the_clock_has_moved(open_broker,
         assert [stored.delivery_count for stored in store.load(record.key).messages] == [1]
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_the_lock_of_a_deferred_message_expires(open_broker, restarted):
+    # Nothing else had a deadline in its partition, which was not ticked: the lock lasted for ever.
+    async with open_broker() as broker:
+        queue = await broker.queues.create(PLAIN)
+        (host,) = queue.hosts
+        await host.ask(Enqueue([message()]))
+        (deferred,) = host.lock(1, 1000, SubQueue.MAIN)
+        await host.ask(Defer([deferred.lock_token]))
+        await broker.ticker.advance(61_000)
+        numbers = [deferred.sequence_number]
+        if restarted:
+            host.fail(StoreUnavailable("a reply was lost"))
+            await recovered(broker, host.store.name)
+        broker.ticker.tick()
+        for _ in range(2):
+            given = await host.ask(LockDeferred(numbers, bytes(ENTROPY_PER_LOCK)))
+            assert [each.sequence_number for each in given.messages] == numbers
+            await broker.ticker.advance(61_000)
+        assert host.partition.counts().locked == 0
+
+
 # -- idle queues --------------------------------------------------------------------
 
 
@@ -548,6 +573,43 @@ async def test_a_queue_that_nobody_uses_is_deleted_after_its_idle_time(open_brok
         assert [queue.deleted for queue in (kept, used, awaited)] == [False] * 3
         with pytest.raises(EntityNotFound):
             broker.find("idle")
+
+
+async def test_an_entity_that_is_sent_to_without_a_link_is_not_idle(open_broker):
+    """Over HTTP, or by forwarding: only links and requests were noted."""
+    async with open_broker() as broker:
+        target = QueueDescription(EntityPath("target"), auto_delete_on_idle_s=300)
+        await broker.queues.create(target)
+        source = await broker.queues.create(QueueDescription(EntityPath("source"), forward_to=target.path))
+        direct = await broker.queues.create(replace(target, path=EntityPath("direct")))
+        topic = await broker.topics.create(TopicDescription(EntityPath("topic"), auto_delete_on_idle_s=300))
+        for _ in range(2):
+            await broker.ticker.advance(200_000)
+            for each in (source, direct, topic):
+                sent, _ = admit(encoded(), each.now(), each.description)
+                await each.host_for(None).ask(Enqueue([sent]))
+            await broker.entities.forwarder(source).settled()
+        assert [broker.find(name).path for name in ("target", "direct")] == ["target", "direct"]
+        assert not topic.deleted
+        await broker.ticker.advance(301_000)
+        assert topic.deleted and direct.deleted
+
+
+async def test_an_entity_is_not_deleted_when_its_scheduled_messages_become_due(open_broker):
+    # It had been idle all the time before, so it was deleted at that moment, with the messages.
+    async with open_broker() as broker:
+        queue = await broker.queues.create(QueueDescription(EntityPath("q"), auto_delete_on_idle_s=300))
+        topic = await broker.topics.create(TopicDescription(EntityPath("t"), auto_delete_on_idle_s=300))
+        news = await broker.topics.create_subscription(SubscriptionDescription.of("t", "news"))
+        for entity in (queue, topic):
+            later = message()
+            postpone(later, entity.now(), Instant(entity.now() + 3_600_000))
+            await entity.host_for(None).ask(Enqueue([later]))
+        await broker.ticker.advance(3_601_000)
+        assert (queue.deleted, topic.deleted) == (False, False)
+        assert [sum(host.available(SubQueue.MAIN) for host in each.hosts) for each in (queue, news)] == [1, 1]
+        await broker.ticker.advance(301_000)
+        assert queue.deleted and topic.deleted
 
 
 @pytest.mark.row("P-32")

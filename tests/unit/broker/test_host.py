@@ -9,7 +9,16 @@ import pytest
 
 from bendybus.broker.clock import now
 from bendybus.broker.lifecycle import Availability
-from bendybus.domain.commands import Abandon, CancelScheduled, Complete, Enqueue, Enqueued, Peek, Settled
+from bendybus.domain.commands import (
+    Abandon,
+    CancelScheduled,
+    Complete,
+    Enqueue,
+    Enqueued,
+    Peek,
+    Settled,
+    Transfer,
+)
 from bendybus.domain.messages import Message, SubQueue
 from bendybus.domain.schedule import postpone
 from bendybus.errors import MessageNotFound, StoreUnavailable
@@ -257,3 +266,14 @@ async def test_locks_that_a_lost_partition_had_granted_are_void():
         gated.host.submit(Enqueue([message("two")]), gated.replies.append)
         await gated.settled()
         assert not gated.host.holds(kept.lock_token, gated.host.now())
+
+
+async def test_a_repeated_transfer_takes_no_room_in_the_cache():
+    async with gated_queue() as gated:
+        for numbers in ([1, 2], [1, 2], [2, 3]):
+            transfer = Transfer("source/0", [SequenceNumber(number) for number in numbers])
+            await gated.host.ask(Enqueue([message() for _ in numbers], transfer=transfer))
+        assert gated.cache.used_bytes == 3
+        given = lock(gated)
+        await gated.host.ask(Complete(tokens(given)))
+        assert (len(given), gated.cache.used_bytes) == (3, 0)

@@ -10,7 +10,7 @@ import pytest
 
 from bendybus.broker import writer
 from bendybus.broker.lifecycle import Availability, RecoveryState, StoreState
-from bendybus.domain.commands import Complete, Enqueue, Enqueued, Peek, Tick
+from bendybus.domain.commands import Complete, Enqueue, Enqueued, Peek, Reserve, Tick
 from bendybus.domain.messages import Message, SubQueue
 from bendybus.errors import PartitionMoved, StoreCorrupted, StoreUnavailable
 from bendybus.names import SequenceNumber
@@ -492,3 +492,14 @@ async def test_damage_that_is_met_in_an_idle_moment_or_a_read_is_told(monkeypatc
         await gated.attached.changes.until(lambda: gated.attached.state is StoreState.DAMAGED)
         gated.attached.fail(StoreUnavailable("gone altogether"))
         assert gated.attached.state is StoreState.AWAY
+
+
+async def test_numbers_that_a_transaction_has_reserved_are_not_given_again():
+    # They were given to other messages after the load, so two messages had one number.
+    async with gated_queue() as gated:
+        reserved = await gated.host.ask(Reserve(2))
+        gated.attached.fail(AWAY)
+        await gated.recovered()
+        sent = await gated.host.ask(Enqueue([message()]))
+        assert isinstance(reserved, Enqueued)
+        assert sent == Enqueued(SequenceNumber(reserved.first + 2), 1)

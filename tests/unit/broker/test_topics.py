@@ -12,11 +12,12 @@ from bendybus.broker import topic as topic_module
 from bendybus.broker import transactions, turns
 from bendybus.broker.clock import now
 from bendybus.broker.lifecycle import Availability
-from bendybus.domain.commands import Complete, Enqueue, Given, Lock
+from bendybus.domain.commands import Complete, Enqueue, Given, Lock, Reserve
 from bendybus.domain.entities import EntityStatus, QueueDescription, Tier
 from bendybus.domain.fanout import FanOut
 from bendybus.domain.filters import DEFAULT_RULE_NAME, FalseFilter
 from bendybus.domain.messages import SubQueue
+from bendybus.domain.schedule import postpone
 from bendybus.domain.topic_entities import SUBSCRIPTIONS_MAX, TopicDescription
 from bendybus.envelope import admit
 from bendybus.errors import (
@@ -185,6 +186,25 @@ async def test_a_message_that_fits_once_is_copied_to_all_even_beyond_the_quota(o
         await publish(topic, "x")
         with pytest.raises(QuotaExceeded):
             await publish(topic, "x")
+
+
+@pytest.mark.row("P-23")
+async def test_a_transaction_that_fits_once_is_copied_to_all_even_beyond_the_quota(open_broker):
+    # The copies of its first message counted when the second was accepted: the commit failed half-way, and
+    # receivers got the first message, which no store had.
+    async with open_broker() as broker:
+        topic, (first, second) = await plain(broker, "first", "second")
+        host = topic.hosts[0]
+        sent, _ = admit(encoded("now"), now(), topic.description)
+        reserved = await host.ask(Reserve(1))
+        later, _ = admit(encoded("later"), now(), topic.description)
+        later.sequence_number = reserved.first
+        postpone(later, now(), Instant(now() + 60_000))
+        shelf = first.hosts[0].partition._parts.stock.shelves[SubQueue.MAIN]
+        shelf.size_bytes += (1 << 30) - sent.size - later.size
+        await transactions.commit([(host, Enqueue([sent])), (host, Enqueue([later], numbered=True))])
+        assert await bodies(first) == await bodies(second) == ["now"]
+        assert host.partition.scheduled_count == 1
 
 
 # -- subscriptions come and go --------------------------------------------------------

@@ -129,6 +129,21 @@ def test_what_an_outbox_sends_again_is_dropped(driver: Driver) -> None:
     assert arrive(driver, 7, source="a/1").count == 1
 
 
+def test_the_reply_to_a_transfer_names_all_that_was_dropped(new_driver: NewDriver) -> None:
+    driver = new_driver(requires_duplicate_detection=True)
+
+    def arrive_as(numbers: list[int], identities: list[str]) -> Enqueued:
+        messages = [Message(b"payload", size=100) for _ in numbers]
+        transfer = Transfer("a/0", [SequenceNumber(number) for number in numbers])
+        reply = driver.apply(Enqueue(messages, identities, transfer))
+        assert isinstance(reply, Enqueued)
+        return reply
+
+    assert arrive_as([1, 2], ["x", "y"]).duplicates == ()
+    # The first two have arrived before, and the last has the id of another message.
+    assert arrive_as([1, 2, 3, 4], ["x", "y", "z", "x"]).duplicates == (0, 1, 3)
+
+
 def test_what_has_arrived_is_known_after_a_restart(driver: Driver) -> None:
     arrive(driver, 5, 7)
     before = driver.partition

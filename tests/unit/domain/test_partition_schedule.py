@@ -223,6 +223,15 @@ def test_cancelling_takes_all_or_none(driver: Driver) -> None:
     assert driver.peek() == [first, second]
 
 
+def test_a_transaction_cannot_cancel_a_message_twice(driver: Driver) -> None:
+    # The second command would be refused when the first has been applied already.
+    first, second = scheduled(driver, 10, 20)
+    one, both = CancelScheduled([first.sequence_number]), CancelScheduled([first.sequence_number] * 2)
+    driver.partition.check([both, CancelScheduled([second.sequence_number])], driver.now)
+    with pytest.raises(MessageNotFound):
+        driver.partition.check([one, one], driver.now)
+
+
 @pytest.mark.parametrize("confirm", [True, False])
 def test_what_is_active_can_no_longer_be_cancelled(driver: Driver, confirm: bool) -> None:
     (message,) = scheduled(driver, 1)

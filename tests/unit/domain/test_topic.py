@@ -20,13 +20,14 @@ from bendybus.domain.effects import (
     PublishMessages,
     RememberIdentities,
     RemoveMessages,
+    SaveNextNumber,
     StoreMessages,
 )
 from bendybus.domain.messages import Message
 from bendybus.domain.schedule import postpone
 from bendybus.domain.topic import TopicPartition
 from bendybus.domain.topic_entities import TopicDescription
-from bendybus.errors import InvalidOperation
+from bendybus.errors import InvalidOperation, MessageNotFound
 from bendybus.names import EntityPath, Instant, LockToken, PartitionNumber, SequenceNumber
 
 AT = Instant(1_700_000_000_000)
@@ -109,6 +110,16 @@ def test_a_cancelled_message_is_removed():
     assert (topic.scheduled_count, topic.size_bytes) == (0, 0)
 
 
+def test_a_transaction_cannot_cancel_a_message_twice():
+    topic = partition()
+    topic.apply(Enqueue([message("later", AT + 1000)]), AT)
+    topic.apply(Confirm(SequenceNumber(1)), AT)
+    cancel = CancelScheduled([SequenceNumber(1)])
+    topic.check([cancel])
+    with pytest.raises(MessageNotFound):
+        topic.check([cancel, cancel])
+
+
 @pytest.mark.row("P-15")
 def test_duplicates_go_no_further():
     topic = partition(requires_duplicate_detection=True)
@@ -128,7 +139,7 @@ def test_of_a_transaction_only_sends_are_taken():
     with pytest.raises(InvalidOperation):
         topic.apply(Enqueue([message()], destination=EntityPath("elsewhere")), AT)
     reply, effects = topic.apply(Reserve(2), AT)
-    assert (reply, effects) == (Enqueued(SequenceNumber(1), 2), [])
+    assert (reply, effects) == (Enqueued(SequenceNumber(1), 2), [SaveNextNumber()])
     later = message("later", AT + 1000)
     later.sequence_number = SequenceNumber(2)
     _, effects = topic.apply(Enqueue([later], numbered=True), AT)

@@ -12,12 +12,22 @@ from hypothesis import strategies as st
 from bendybus.amqp.codec import encode
 from bendybus.amqp.message import Header, Properties, decode_message, encode_message
 from bendybus.amqp.types import Int, Symbol, Timestamp, UInt, ULong
+from bendybus.domain.commands import Enqueue
 from bendybus.domain.duplicates import Identities
 from bendybus.domain.entities import QueueDescription
-from bendybus.domain.messages import Amendment, Message, MessageState, Origin
-from bendybus.envelope import admit, admit_batch, render, render_browsed, render_locked, render_peeked
+from bendybus.domain.messages import Amendment, Message, MessageState, Origin, Posting
+from bendybus.domain.partition import Partition
+from bendybus.envelope import (
+    admit,
+    admit_batch,
+    readmit,
+    render,
+    render_browsed,
+    render_locked,
+    render_peeked,
+)
 from bendybus.errors import ArgumentError, InvalidOperation, MessageSizeExceeded
-from bendybus.names import EntityPath, Instant, LockToken, SequenceNumber
+from bendybus.names import EntityPath, Instant, LockToken, PartitionNumber, SequenceNumber
 
 AT = Instant(1_700_000_000_000)
 QUEUE = QueueDescription(EntityPath("orders"))
@@ -575,3 +585,14 @@ def test_a_long_lifetime_is_shown_as_it_was_sent_unless_the_entity_allows_less()
         assert head + bare == b"".join(render(message, message.payload, locked=True))
         seen = decode_message(head + bare).properties
         assert seen.absolute_expiry_time - seen.creation_time == shown_ms
+
+
+def test_the_lifetime_of_a_forwarded_message_begins_when_its_destination_enqueues_it():
+    # Its partition may be loading, or be at a machine whose clock is ahead.
+    message, _ = admit(encode_message(header=Header(ttl=5000), data=b"x"), AT, QUEUE)
+    message.amendment = Amendment(posting=Posting(QUEUE.path, SequenceNumber(1)))
+    assert message.payload is not None
+    forwarded, _ = readmit(message, message.payload, Instant(AT + 1000), QUEUE, source=EntityPath("source"))
+    destination = Partition(PartitionNumber(0), QUEUE)
+    destination.apply(Enqueue([forwarded]), Instant(AT + 9000))
+    assert (forwarded.enqueued_at, forwarded.expires_at) == (AT + 9000, AT + 14_000)

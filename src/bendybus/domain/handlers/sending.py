@@ -51,9 +51,7 @@ def _count_shelved(stock: Stock, arriving: Iterable[Message], subqueue: SubQueue
 
 
 def reserve(parts: Parts, command: Reserve, at: Instant, changes: Changes) -> Enqueued:
-    first = parts.intake.next_sequence_number
-    parts.intake.take_numbers(command.count)
-    return Enqueued(first, command.count)
+    return parts.intake.reserve(command.count, changes)
 
 
 def confirm(parts: Parts, command: Confirm, at: Instant, changes: Changes) -> Done:
