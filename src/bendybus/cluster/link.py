@@ -320,7 +320,16 @@ class PeerLink:
 
     def _answered(self, frame: Frame, item: Answer | Refusal | Payloads | Figures | Returned) -> None:
         parse, done = self._take_waiting(item.id)
-        done(error_of(item) if isinstance(item, Refusal) else parse(frame, item))
+        if isinstance(item, Refusal):
+            done(error_of(item))
+            return
+        try:
+            answer = parse(frame, item)
+        except Exception:
+            # The connection ends now, and this request does not wait for its end any more.
+            done(self._unanswered())
+            raise
+        done(answer)
 
     def _stored(self, item: Stored) -> None:
         for request, first, count, scheduled in item.answers:

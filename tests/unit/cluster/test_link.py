@@ -279,6 +279,22 @@ async def test_an_answer_to_a_request_that_was_not_made_ends_the_connection(pair
     await pair.closed()
 
 
+async def test_a_request_is_answered_though_its_answer_cannot_be_read(pair: Pair) -> None:
+    await pair.open()
+    await pair.opened()
+    link = pair.links[0]
+    answers: list[object] = []
+
+    link.request(
+        lambda request: Call(request, "x", link.writer.encoded("not a number")),
+        lambda frame, item: frame.decoded(int, item.body),
+        answers.append,
+    )
+
+    await pair.closed()
+    assert [type(each) for each in answers] == [StoreUnavailable]
+
+
 def _never(frame: Frame, item: Item) -> object:
     raise AssertionError("a reply that is stored needs no reading")
 
