@@ -83,6 +83,7 @@ COVERS = {
     "unit/broker/test_host.py": "broker/mailbox broker/partition_host broker/partition_lifecycle "
     "broker/partition_reads broker/payload_cache",
     # Between brokers.
+    "unit/cluster/test_peers.py": "cluster/link_protocol",
     "unit/cluster/test_frames.py": "cluster/items",
     "unit/cluster/test_remote.py": "broker/partition_port cluster/answers cluster/arrivals cluster/lending "
     "cluster/serving cluster/supply cluster/watching",
