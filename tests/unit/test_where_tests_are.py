@@ -94,7 +94,7 @@ COVERS = {
     "interop/test_cluster.py": "admin/broker_routes cli/brokers server/cluster_node server/cluster_part "
     "server/described",
     "store/test_cluster_catalog.py": "store/postgres/catalog store/postgres/roster store/roster",
-    "interop/test_brokers.py": "server/broker_process server/cluster_member server/forwarded_http",
+    "interop/test_brokers.py": "server/broker_process server/forwarded_http",
     "unit/broker/test_outages.py": "broker/attempts broker/loop_calls broker/recovery broker/state_changes "
     "broker/stores broker/uncertain",
     "unit/broker/test_topics.py": "broker/topic_host broker/turns broker/transactions",
