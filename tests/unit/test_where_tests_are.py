@@ -83,6 +83,7 @@ COVERS = {
     "unit/broker/test_host.py": "broker/mailbox broker/partition_host broker/partition_lifecycle "
     "broker/partition_reads broker/payload_cache",
     # Between brokers.
+    "unit/cluster/test_peers.py": "cluster/link_protocol",
     "unit/cluster/test_frames.py": "cluster/items",
     "unit/cluster/test_remote.py": "broker/partition_port cluster/answers cluster/arrivals cluster/lending "
     "cluster/serving cluster/supply cluster/watching",
@@ -93,8 +94,7 @@ COVERS = {
     "interop/test_cluster.py": "admin/broker_routes cli/brokers server/cluster_node server/cluster_part "
     "server/described",
     "store/test_cluster_catalog.py": "store/postgres/catalog store/postgres/roster store/roster",
-    "interop/test_brokers.py": "server/broker_process server/cluster_member server/forwarded_http "
-    "server/supervisor",
+    "interop/test_brokers.py": "server/broker_process server/forwarded_http",
     "unit/broker/test_outages.py": "broker/attempts broker/loop_calls broker/recovery broker/state_changes "
     "broker/stores broker/uncertain",
     "unit/broker/test_topics.py": "broker/topic_host broker/turns broker/transactions",

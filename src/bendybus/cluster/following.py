@@ -127,6 +127,7 @@ class Following:
         self.leftovers = Leftovers(broker.entities, self._forget_claims)
         self.namespace_changed: Callable[[], None] = _nothing
         """Called when the settings of the namespace have changed."""
+        cluster.leader_changed = self._all_stay
 
     @property
     def changing(self) -> asyncio.Lock:
@@ -241,6 +242,8 @@ class Following:
     async def catch_up(self) -> None:
         """Compare everything with the catalog: the connection to it was lost for a while."""
         catalog = await self.fetch(self._cluster)
+        # Before it can begin another deletion.
+        self._all_stay()
         async with self._entities.changing:
             await self.compare(catalog.namespace(), catalog.entities())
 
@@ -356,6 +359,12 @@ class Following:
     async def _stay(self, frame: Frame, body: Raw) -> None:
         for queue in self._queues(frame.decoded(list[str], body)):
             queue.leaving = False
+
+    def _all_stay(self) -> None:
+        """The broker that was deleting entities has ended, and cannot say that they stay."""
+        for entity in self._entities:
+            if isinstance(entity, Queue):
+                entity.leaving = False
 
     def _queues(self, paths: Sequence[str]) -> list[Queue]:
         found: list[SendTarget | None] = [self._entities.look_up(path) for path in paths]

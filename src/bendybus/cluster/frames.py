@@ -30,11 +30,11 @@ __all__ = ["FRAME_VERSION", "HEAD_MAX", "TAIL_MAX", "Frame", "FrameError", "Fram
 
 FRAME_VERSION: Final = 1
 
-# A head has a hundred bytes for a message, and a command has a few thousand messages at most; session states
-# and changed properties are in heads too.
-HEAD_MAX: Final = 16 * 1024 * 1024
 # The largest message of the Premium tier has 100 MB. Frames of more than one message are much smaller.
 TAIL_MAX: Final = 128 * 1024 * 1024
+# A head has a hundred bytes for a message, and a command has a few thousand messages at most. But session
+# states are in heads too, and one may be as large as a message.
+HEAD_MAX: Final = TAIL_MAX
 
 # Of the memory for what arrives. It grows to hold the whole of a larger frame, and is kept up to this size.
 ROOM_MIN: Final = 256 * 1024
@@ -61,6 +61,8 @@ class FrameWriter:
         self._payloads: list[bytes] = []
         self.size = 0
         """Of the tail, in bytes."""
+        self.encoded_size = 0
+        """Of the values in the head, in bytes. Session states and requests over HTTP are there."""
         self._tail_max = TAIL_MAX
         self._encoder = msgspec.msgpack.Encoder(enc_hook=self._shown)
 
@@ -117,15 +119,20 @@ class FrameWriter:
         Beyond `payload_bytes_max` messages go without: the other broker reads those from the store.
         """
         self._tail_max = self.size + payload_bytes_max
-        return Raw(self._encoder.encode(value))
+        return self._counted(self._encoder.encode(value))
 
     def encoded_messages(self, messages: Sequence[Message], payloads: Sequence[bytes] | None = None) -> Raw:
         """Messages, for an item of this frame. `payloads`: those that are not in memory, and all others."""
         self._tail_max = TAIL_MAX
         if payloads is None:
-            return Raw(self._encoder.encode(messages))
+            return self._counted(self._encoder.encode(messages))
         pairs = zip(messages, payloads, strict=True)
-        return Raw(self._encoder.encode([self._head(message, payload) for message, payload in pairs]))
+        heads = [self._head(message, payload) for message, payload in pairs]
+        return self._counted(self._encoder.encode(heads))
+
+    def _counted(self, body: bytes) -> Raw:
+        self.encoded_size += len(body)
+        return Raw(body)
 
     def add_payload(self, payload: bytes) -> tuple[int, int]:
         """Put a payload into the tail. Returns its span: where it begins, and its length."""
@@ -140,7 +147,7 @@ class FrameWriter:
         if len(head) > HEAD_MAX or self.size > TAIL_MAX:
             raise FrameError(f"a frame of {len(head)} and {self.size} bytes is too large")
         pieces = [_PREFIX.pack(_MARK, FRAME_VERSION, len(head), self.size) + head, *self._payloads]
-        self._items, self._payloads, self.size = [], [], 0
+        self._items, self._payloads, self.size, self.encoded_size = [], [], 0, 0
         return pieces
 
     def _shown(self, value: object) -> object:

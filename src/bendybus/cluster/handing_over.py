@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 # Takes the place of the broker that holds a session if the session's client has no connection.
 DETACHED: Final = "*"
-# Locks in one request: a few megabytes, of the sixteen that a frame may have.
+# Locks in one request: a few megabytes, of the sixteen that earlier versions read in a frame.
 PIECE_MAX: Final = 20_000
 # A broker that does not answer for this long is disconnected: its sessions end, and nobody waits for it.
 PATIENCE_S: Final = 2.0

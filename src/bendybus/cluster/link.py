@@ -57,7 +57,7 @@ PING_S = 1.0
 SILENT_TURNS_MAX: Final = 5
 # Bytes that clients have sent for partitions of the other broker and that it has not answered.
 UNANSWERED_MAX = 64 * 1024 * 1024
-# A frame leaves at the end of the turn, or when its payloads are as large as this.
+# A frame leaves at the end of the turn, or when what it carries is as large as this.
 FRAME_BYTES: Final = 1024 * 1024
 
 # What a Unix socket may hold for a broker that is busy: a few frames. With Linux's default of 208 KB, a large
@@ -265,7 +265,7 @@ class PeerLink:
             self._flush_soon()
 
     def _flush_soon(self) -> None:
-        if self.writer.size >= FRAME_BYTES:
+        if self.writer.size + self.writer.encoded_size >= FRAME_BYTES:
             self._flush()
         elif self._flushing is None:
             self._flushing = asyncio.get_running_loop().call_soon(self._flush)
@@ -309,9 +309,9 @@ class PeerLink:
             done(ServerBusy(f"The broker '{self.peer}' has not answered {UNANSWERED_MAX} bytes of requests."))
             return
         self._last_id += 1
-        before = self.writer.size
+        before = self.writer.size + self.writer.encoded_size
         item = make(self._last_id)
-        size = self.writer.size - before
+        size = self.writer.size + self.writer.encoded_size - before
         self._unanswered_bytes += size
         self._waiting[self._last_id] = parse, done, size
         if item is not None:
@@ -320,7 +320,16 @@ class PeerLink:
 
     def _answered(self, frame: Frame, item: Answer | Refusal | Payloads | Figures | Returned) -> None:
         parse, done = self._take_waiting(item.id)
-        done(error_of(item) if isinstance(item, Refusal) else parse(frame, item))
+        if isinstance(item, Refusal):
+            done(error_of(item))
+            return
+        try:
+            answer = parse(frame, item)
+        except Exception:
+            # The connection ends now, and this request does not wait for its end any more.
+            done(self._unanswered())
+            raise
+        done(answer)
 
     def _stored(self, item: Stored) -> None:
         for request, first, count, scheduled in item.answers:

@@ -6,6 +6,7 @@ This module is not compiled: a compiled class cannot be one of asyncio's protoco
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from bendybus.cluster.link import PeerLink
 
@@ -13,10 +14,14 @@ __all__ = ["LinkProtocol"]
 
 
 class LinkProtocol(asyncio.BufferedProtocol):
-    def __init__(self, link: PeerLink) -> None:
+    def __init__(self, link: PeerLink, connected: Callable[[PeerLink], None] | None = None) -> None:
+        """`connected`: called once there is a connection; never if the handshake of TLS fails."""
         self._link = link
+        self._connected = connected
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if self._connected is not None:
+            self._connected(self._link)
         self._link.connection_made(transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:

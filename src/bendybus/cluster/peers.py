@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
@@ -328,7 +329,7 @@ class Peers:
 
     def accept(self) -> LinkProtocol:
         """A link for a broker that calls."""
-        return LinkProtocol(self._link(None))
+        return LinkProtocol(PeerLink(self.me, self), self._keep_link)
 
     def call_all(self, connect: Callable[[str, Callable[[], LinkProtocol]], Any]) -> None:
         """Keep connections to the brokers that this one calls. `connect` opens one to a broker."""
@@ -365,24 +366,20 @@ class Peers:
 
     async def _keep(self, name: str, connect: Callable[[str, Callable[[], LinkProtocol]], Any]) -> None:
         while not self._stopping:
-            link = self._link(name)
+            link = PeerLink(self.me, self, name)
 
             def made(link: PeerLink = link) -> LinkProtocol:
-                return LinkProtocol(link)
+                return LinkProtocol(link, self._keep_link)
 
-            try:
+            with suppress(OSError):
                 await connect(name, made)
-            except OSError:
-                self._links.pop(link, None)
-            else:
                 await asyncio.shield(link.closed)
             await asyncio.sleep(RECONNECT_S)
 
-    def _link(self, expected: str | None) -> PeerLink:
-        link = PeerLink(self.me, self, expected)
+    def _keep_link(self, link: PeerLink) -> None:
+        """There is a connection. A link whose connection was never made would not be closed either."""
         self._links[link] = None
         link.closed.add_done_callback(lambda _: self._links.pop(link, None))
-        return link
 
     async def stop(self) -> None:
         self._stopping = True

@@ -29,7 +29,7 @@ QUESTION_CALL: Final = "question"
 
 # A person waits for the page, and a healthy broker answers within milliseconds.
 ANSWER_TIMEOUT_S: Final = 5.0
-# Half of what a frame may have: other answers may be in it.
+# Half of what earlier versions read in a frame: other answers may be in it.
 ANSWER_BYTES_MAX: Final = 8 * 1024 * 1024
 # Smaller answers are not worth the time.
 COMPRESSED_FROM_BYTES: Final = 256 * 1024

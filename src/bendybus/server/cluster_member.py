@@ -198,8 +198,14 @@ class ClusterMember(ClusterPart):
             task.add_done_callback(self._tasks.discard)
 
     async def _catch_up(self, following: Following) -> None:
-        try:
-            await following.catch_up()
-        except BrokerError as reason:
-            # The connection was lost again, and the next one brings the next try.
-            logger.warning("the catalog was not compared: %s", reason)
+        while True:
+            try:
+                await following.catch_up()
+                return
+            except Unavailable as reason:
+                # The first broker is connected before it has loaded the catalog.
+                logger.debug("the catalog cannot be compared yet: %s", reason)
+            except BrokerError as reason:
+                logger.warning("the catalog was not compared: %s", reason)
+                return
+            await asyncio.sleep(FETCH_AGAIN_S)

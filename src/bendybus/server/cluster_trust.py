@@ -88,15 +88,16 @@ class Trust:
         """Trust all of these that have not ended, and show the one whose time has come."""
         for each in certificates:
             if each.certificate not in self._trusted:
-                self._trusted.add(each.certificate)
                 for context in (self.server, self.client):
                     context.load_verify_locations(cadata=each.certificate)
+                self._trusted.add(each.certificate)
         shown = self._to_show(certificates)
         if shown != self._shown:
+            # If the disk is full, it is tried again with the next look.
+            self._load(shown)
             if self._shown is not None:
                 logger.info("the cluster's new certificate is used for connections between brokers")
             self._shown = shown
-            self._load(shown)
 
     def _to_show(self, certificates: Sequence[ClusterCertificate]) -> ClusterCertificate:
         now = self._now_s()

@@ -170,7 +170,12 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         while not self._stopping.is_set():
             started = loop.time()
-            code = await self._run(membership, inherited)
+            try:
+                code = await self._run(membership, inherited)
+            except OSError as reason:
+                # The machine has no memory or no process left for it, perhaps for a moment only.
+                logger.error("broker %s cannot be started: %s", name, reason)
+                code = os.EX_OSERR
             if self._stopping.is_set():
                 return
             if not self._ready[name].done():
@@ -196,6 +201,9 @@ class Supervisor:
         )
         name = membership.broker
         self._running[name] = process
+        if self._stopping.is_set():
+            # The others were told to end when this one was not there yet.
+            process.terminate()
         assert process.stdin is not None and process.stdout is not None
         try:
             process.stdin.write(pickle.dumps(membership))

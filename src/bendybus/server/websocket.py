@@ -75,6 +75,7 @@ class WebSocketTransport(asyncio.Transport):
         self._reading = asyncio.Event()
         self._reading.set()
         self._closing = False
+        self._aborted = asyncio.Event()
         self._peer_left = False
         self._close_code = NORMAL_CLOSURE
         self._writing_paused = False
@@ -86,15 +87,16 @@ class WebSocketTransport(asyncio.Transport):
         self._protocol.connection_made(self)
         writer = asyncio.create_task(self._write_out())
         reader = asyncio.create_task(self._read_in())
+        aborted = asyncio.create_task(self._aborted.wait())
         try:
-            await asyncio.wait((reader, writer), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((reader, writer, aborted), return_when=asyncio.FIRST_COMPLETED)
             if not self._peer_left and not writer.done():
                 self.close()
                 # What the protocol wrote last, such as its reason for closing, still goes out.
                 await asyncio.wait((writer,), timeout=CLOSE_GRACE_S)
         finally:
             self._closing = True
-            for task in (reader, writer):
+            for task in (reader, writer, aborted):
                 task.cancel()
             for ended in await asyncio.gather(reader, writer, return_exceptions=True):
                 if isinstance(ended, Exception) and not isinstance(ended, WebSocketDisconnect | OSError):
@@ -153,8 +155,9 @@ class WebSocketTransport(asyncio.Transport):
         self._something_to_do.set()
 
     def abort(self) -> None:
-        """End the WebSocket now; what has not been sent is lost."""
+        """End the WebSocket, even if the peer does not read; what has not been sent is lost."""
         self._outgoing.clear()
+        self._aborted.set()
         self.close()
 
     def is_closing(self) -> bool:

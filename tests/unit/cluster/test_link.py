@@ -279,6 +279,22 @@ async def test_an_answer_to_a_request_that_was_not_made_ends_the_connection(pair
     await pair.closed()
 
 
+async def test_a_request_is_answered_though_its_answer_cannot_be_read(pair: Pair) -> None:
+    await pair.open()
+    await pair.opened()
+    link = pair.links[0]
+    answers: list[object] = []
+
+    link.request(
+        lambda request: Call(request, "x", link.writer.encoded("not a number")),
+        lambda frame, item: frame.decoded(int, item.body),
+        answers.append,
+    )
+
+    await pair.closed()
+    assert [type(each) for each in answers] == [StoreUnavailable]
+
+
 def _never(frame: Frame, item: Item) -> object:
     raise AssertionError("a reply that is stored needs no reading")
 
@@ -313,6 +329,32 @@ async def test_a_side_that_does_not_answer_takes_no_more_than_its_share(pair: Pa
     ask()
 
     assert isinstance(refused[0], ServerBusy)
+
+
+@pytest.mark.parametrize(("count", "size"), [(20, 1 << 20), (1, 20 << 20)], ids=["many", "one"])
+async def test_what_is_not_a_payload_may_be_large_too(pair: Pair, count: int, size: int) -> None:
+    """Such as session states, which may be as large as messages."""
+    await pair.open()
+    await pair.opened()
+
+    sent = [bytes([number]) * size for number in range(count)]
+    assert await asyncio.gather(*[call(pair.links[0], "x", each) for each in sent]) == sent
+    assert all(link.is_open for link in pair.links)
+
+
+async def test_what_is_not_a_payload_counts_until_it_is_answered(pair: Pair, monkeypatch) -> None:
+    monkeypatch.setattr(link_module, "UNANSWERED_MAX", 1000)
+    await pair.open()
+    await pair.opened()
+    pair.users[1].answers = False
+    waiting = call(pair.links[0], "x", b"x" * 1001)
+
+    with pytest.raises(ServerBusy):
+        await call(pair.links[0], "x")
+
+    pair.links[0].close("the test is over")
+    with pytest.raises(StoreUnavailable):
+        await waiting
 
 
 async def test_a_side_that_says_nothing_is_taken_for_dead(pair: Pair, monkeypatch) -> None:

@@ -144,6 +144,23 @@ async def test_if_the_last_certificate_has_ended_the_next_one_is_shown_at_once(t
 
 
 @pytest.mark.row("N-09")
+async def test_a_certificate_that_could_not_be_loaded_is_loaded_later(tmp_path: Path) -> None:
+    clock, first = Clock(), certificate()
+    second = ClusterCertificate(*new_certificate(timedelta(days=60)), clock.now_s + DAY_S)
+    one, other = (Broker(tmp_path, name, clock, [first, second]) for name in "ab")
+    clock.now_s += 2 * DAY_S
+    # As when the disk is full.
+    (tmp_path / "b").rename(tmp_path / "away")
+    with pytest.raises(OSError):
+        other.trust.use([first, second])
+    (tmp_path / "away").rename(tmp_path / "b")
+
+    other.trust.use([first, second])
+
+    assert await shown_to(one, other) == second.certificate
+
+
+@pytest.mark.row("N-09")
 async def test_the_broker_that_leads_adds_a_certificate_and_others_use_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

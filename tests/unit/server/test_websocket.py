@@ -9,6 +9,7 @@ import pytest
 import websockets
 from starlette.responses import Response
 
+from bendybus.server import websocket as websocket_module
 from bendybus.server.http import Health, http_app
 from bendybus.server.http_protocol import HttpHost
 from bendybus.server.websocket import MESSAGE_BYTES_MAX, WebSocketTransport
@@ -313,6 +314,15 @@ async def test_abort_drops_what_was_not_sent() -> None:
         assert transport.is_closing()
         await protocol.lost
         assert websocket.sent == []
+
+
+async def test_abort_ends_a_connection_whose_peer_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(websocket_module, "CLOSE_GRACE_S", 0.01)
+    async with _transport() as (_, protocol, transport):
+        transport.write(b"never read")
+        await _settle()
+        transport.abort()
+        assert await asyncio.wait_for(asyncio.shield(protocol.lost), 5) is None
 
 
 async def test_the_peers_address_is_known() -> None:
