@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bendybus.amqp.message import encode_message
+from bendybus.amqp.message import Properties, encode_message
 from bendybus.amqp.types import Timestamp
 from bendybus.cli.deadletter import ADDED, _origin
 from bendybus.cli.messages import MessagePrinter
@@ -20,6 +20,8 @@ from bendybus.errors import ArgumentError, ConfigError
 from bendybus.operations.copies import copy_of
 from bendybus.operations.deferred import shares
 from bendybus.operations.drafts import Draft, draft_from_json, instant, milliseconds, shown_message
+
+DAYS_60_MS = 60 * 86_400_000
 
 texts = st.dictionaries(
     st.sampled_from(
@@ -163,6 +165,17 @@ def test_a_dead_letter_goes_out_as_it_came_in() -> None:
     assert copy.application_properties == {"own": 1}
     assert copy.parts.value == {"any": ["kind", 1]}
     assert ReceivedMessage(copy_of(ReceivedMessage(letter), message_id="2")).message_id == "2"
+
+
+def test_a_copy_lives_as_long_as_the_original_even_more_than_49_days() -> None:
+    original = encode_message(
+        properties=Properties(creation_time=Timestamp(5), absolute_expiry_time=Timestamp(5 + DAYS_60_MS)),
+        data=b"x",
+    )
+    copy = ReceivedMessage(copy_of(ReceivedMessage(original))).parts
+    assert copy.header.ttl == 0xFFFFFFFF
+    created_at, ends_at = copy.properties.creation_time, copy.properties.absolute_expiry_time
+    assert created_at is not None and created_at > 5 and ends_at == created_at + DAYS_60_MS
 
 
 def test_dead_letters_of_a_subscription_go_back_to_its_topic() -> None:
