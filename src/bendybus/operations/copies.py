@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from bendybus.amqp.annotations import PARTITION_KEY, PREFIX, SCHEDULED_ENQUEUE_TIME
-from bendybus.amqp.message import Header, encode_message
+from bendybus.amqp.message import Header, decode_message, encode_message
 from bendybus.amqp.sections import scan
 from bendybus.amqp.types import Timestamp
 from bendybus.client import ReceivedMessage
@@ -34,7 +34,8 @@ def copy_of(
     was computed when the message was first sent would shorten it. `scheduled_at` is when the copy becomes
     active, as the original's annotation has it.
     """
-    parts, at = message.parts, scan(message.payload)
+    # What cannot be read must not be missing in the copy: then there is none.
+    parts, at = decode_message(message.payload), scan(message.payload)
     ttl = parts.header.ttl
     properties = replace(parts.properties, absolute_expiry_time=None, creation_time=None)
     began_at, ends_at = parts.properties.creation_time or 0, parts.properties.absolute_expiry_time or 0

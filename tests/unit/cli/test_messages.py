@@ -10,16 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bendybus.amqp.message import Properties, encode_message
-from bendybus.amqp.types import Timestamp
+from bendybus.amqp.types import Array, Described, Int, Symbol, Timestamp
 from bendybus.cli.deadletter import ADDED, _origin
 from bendybus.cli.messages import MessagePrinter
 from bendybus.cli.options import read_property
 from bendybus.cli.send import _post
 from bendybus.client import ReceivedMessage
-from bendybus.errors import ArgumentError, ConfigError
+from bendybus.domain.entities import QueueDescription
+from bendybus.envelope import admit, render_browsed
+from bendybus.errors import ArgumentError, ConfigError, WireError
+from bendybus.names import EntityPath, Instant, SequenceNumber
 from bendybus.operations.copies import copy_of
 from bendybus.operations.deferred import shares
 from bendybus.operations.drafts import Draft, draft_from_json, instant, milliseconds, shown_message
+from fix_messages import UNREADABLE, with_unreadable
 
 DAYS_60_MS = 60 * 86_400_000
 
@@ -63,6 +67,25 @@ def test_what_json_has_no_word_for_is_shown_as_text() -> None:
         "raw": "/w==",
         "at": "1970-01-01T00:00:00.000Z",
     }
+
+
+def test_what_no_calendar_and_no_json_has_is_shown_too() -> None:
+    odd = {"at": Timestamp(2**62), "list": Array(Int, [Int(1)]), "span": Described(Symbol("x"), 12)}
+    shown = shown_message(ReceivedMessage(encode_message(application_properties=odd, data=b"x")))
+    assert json.loads(json.dumps(shown))["applicationProperties"] == {"at": 2**62, "list": [1], "span": 12}
+
+
+@pytest.mark.parametrize("section", UNREADABLE)
+def test_a_message_with_a_section_that_cannot_be_read_is_shown_without_it(section: str) -> None:
+    stored, _ = admit(with_unreadable(section), Instant(1000), QueueDescription(EntityPath("q")))
+    stored.sequence_number, stored.enqueued_at = SequenceNumber(7), Instant(1000)
+    assert stored.payload is not None
+    message = ReceivedMessage(render_browsed(stored, stored.payload))
+    shown = shown_message(message)
+    assert (shown["sequenceNumber"], shown["body"]) == (7, "x")
+    # A copy would be without it.
+    with pytest.raises(WireError):
+        copy_of(message)
 
 
 @pytest.mark.parametrize(
