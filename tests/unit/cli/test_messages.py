@@ -15,7 +15,7 @@ from bendybus.cli.deadletter import ADDED, _origin
 from bendybus.cli.messages import MessagePrinter
 from bendybus.cli.options import read_property
 from bendybus.cli.send import _post
-from bendybus.client import ReceivedMessage
+from bendybus.client import ReceivedMessage, encode
 from bendybus.domain.entities import QueueDescription
 from bendybus.envelope import admit, render_browsed
 from bendybus.errors import ArgumentError, ConfigError, WireError
@@ -23,6 +23,7 @@ from bendybus.names import EntityPath, Instant, SequenceNumber
 from bendybus.operations.copies import copy_of
 from bendybus.operations.deferred import shares
 from bendybus.operations.drafts import Draft, draft_from_json, instant, milliseconds, shown_message
+from bendybus.operations.moving import by_key
 from fix_messages import UNREADABLE, with_unreadable
 
 DAYS_60_MS = 60 * 86_400_000
@@ -199,6 +200,14 @@ def test_a_copy_lives_as_long_as_the_original_even_more_than_49_days() -> None:
     assert copy.header.ttl == 0xFFFFFFFF
     created_at, ends_at = copy.properties.creation_time, copy.properties.absolute_expiry_time
     assert created_at is not None and created_at > 5 and ends_at == created_at + DAYS_60_MS
+
+
+def test_messages_of_a_key_move_in_order_whatever_its_case() -> None:  # P-13
+    named = [
+        ReceivedMessage(encode(b"", session_id=key, message_id=key)) for key in ("s", "S", "s", "t", "S")
+    ]
+    moved = [(key, [message.message_id for message in group]) for key, group in by_key(named)]
+    assert moved == [("s", ["s"]), ("S", ["S"]), ("s", ["s"]), ("S", ["S"]), ("t", ["t"])]
 
 
 def test_dead_letters_of_a_subscription_go_back_to_its_topic() -> None:
