@@ -12,22 +12,24 @@ import datetime
 import struct
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
 from bendybus.amqp import annotations as annotation_names
 from bendybus.amqp.annotations import entry_start
 from bendybus.amqp.decoder import DECODERS, MALFORMED, NESTING_MAX, list_bounds
-from bendybus.amqp.message import application_properties, read_header, read_map, scan
+from bendybus.amqp.message import application_properties, read_header, scan
 from bendybus.amqp.sections import section_at
 from bendybus.amqp.types import Described, Timestamp
-from bendybus.client import ReceivedMessage
+from bendybus.client.messages import ReceivedMessage, readable_annotations
 from bendybus.errors import WireError
 from bendybus.names import PARTITION_SHIFT
 from pyspark_servicebus.options import STATES
 
 __all__ = ["RowDecoder"]
+
+T = TypeVar("T")
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
 _PROPERTIES: Final = pa.map_(pa.string(), pa.string())
@@ -76,7 +78,7 @@ def _front(payload: bytes) -> Front:
         ):
             deliveries = _UINT.unpack_from(payload, end - 4)[0]
             ttl = _UINT.unpack_from(payload, 10)[0] if size == _HEADER_WITH_TTL else None
-            more = read_map(payload, end) if items > _OWN_ITEMS else None
+            more = readable_annotations(payload, end) if items > _OWN_ITEMS else None
             return enqueued, number, first, state, deliveries, ttl, more, end + 8 + length
     return _front_the_long_way(payload)
 
@@ -84,7 +86,7 @@ def _front(payload: bytes) -> Front:
 def _front_the_long_way(payload: bytes) -> Front:
     sections = scan(payload)
     header = read_header(payload, sections.header)
-    annotations = read_map(payload, sections.message_annotations)
+    annotations = readable_annotations(payload, sections.message_annotations)
     starts = (sections.properties, sections.application_properties, sections.body, sections.footer)
     bare = min((start for start in starts if start >= 0), default=sections.end)
     number = _whole(annotations.get(annotation_names.SEQUENCE_NUMBER))
@@ -141,6 +143,14 @@ def _fields(buffer: bytes, at: int) -> list[object]:
     return values
 
 
+def _readable(read: Callable[[bytes, int], T], payload: bytes, at: int) -> T | None:
+    """What is in a section; None if it cannot be read. One such message must not stop a stream for ever."""
+    try:
+        return read(payload, at)
+    except WireError:
+        return None
+
+
 def _body(payload: bytes, at: int, end: int) -> bytes:
     """The data section that extends to the end; any other body on the general path."""
     if payload.startswith(b"\x00\x53\x75\xb0", at):
@@ -161,7 +171,11 @@ def _text(value: object) -> str | None:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, Timestamp):
-        moment = datetime.datetime.fromtimestamp(value / 1000, datetime.UTC)
+        try:
+            moment = datetime.datetime.fromtimestamp(value / 1000, datetime.UTC)
+        except (ValueError, OverflowError, OSError):
+            # Outside the calendar: its milliseconds.
+            return str(int(value))
         return moment.isoformat().replace("+00:00", "Z")
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
@@ -192,13 +206,13 @@ class RowDecoder:
             rows.fronts.append(front)
             sections = scan(payload, front[-1])
             if sections.properties >= 0:
-                values = _fields(payload, sections.properties)
+                values = _readable(_fields, payload, sections.properties) or []
                 count = len(values)
                 for place, name in _FIELDS:
                     if place < count and (value := values[place]) is not None:
                         rows.column(name)[row] = value if type(value) is str else _text(value)
             if sections.application_properties >= 0:
-                properties = application_properties(payload, sections.application_properties)
+                properties = _readable(application_properties, payload, sections.application_properties) or {}
                 if self._properties:
                     rows.column("application_properties")[row] = [
                         (str(name), _text(value)) for name, value in properties.items()

@@ -9,8 +9,10 @@ import time
 
 import pytest
 
+from bendybus.amqp.performatives import Error
 from bendybus.client import BusClient, ClientSettings, ReceivedMessage, encode
 from bendybus.client.receiver import Receiver
+from bendybus.engine.events import LinkDetached
 from bendybus.errors import (
     ArgumentError,
     ConnectionLost,
@@ -22,6 +24,8 @@ from bendybus.errors import (
     Unauthorized,
 )
 from fix_server import Kind, ServerProcess, Shape, StartServer
+
+IDLE = Error("amqp:link:detach-forced", "idle for ten minutes")
 
 
 def settings_for(server: ServerProcess, entity: str | None = None, **changes: object) -> ClientSettings:
@@ -149,6 +153,19 @@ def test_tokens_are_renewed_while_a_connection_lives(server, new_queue):
             time.sleep(0.1)
         assert sender.sent == count
         assert sender._link is link
+
+
+def test_a_token_is_renewed_after_the_server_has_ended_the_links_for_tokens(server, new_queue):
+    """Azure detaches links that were idle for ten minutes."""
+    with BusClient(settings_for(server, new_queue(Kind.PARTITIONED), retries=1)) as client:
+        sender = client.sender()
+        sender.send([encode(b"x")])
+        tokens, channel = client._claims, client._channel
+        tokens._requests.heard(LinkDetached(tokens._requests._sending, IDLE, closed=True))
+        tokens._renew_at = dict.fromkeys(tokens._renew_at, 0.0)
+        sender.send([encode(b"x")])
+        assert client._channel is channel
+        assert min(tokens._renew_at.values()) > time.monotonic()
 
 
 def test_tls_is_the_default(server, new_queue, kind):

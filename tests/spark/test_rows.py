@@ -20,6 +20,7 @@ from bendybus.domain.messages import MessageState
 from bendybus.envelope import admit, render_browsed
 from bendybus.errors import ArgumentError
 from bendybus.names import EntityPath, Instant, SequenceNumber
+from fix_messages import UNREADABLE, with_unreadable
 from pyspark_servicebus import decoding
 from pyspark_servicebus.decoding import RowDecoder
 from pyspark_servicebus.encoding import MessageEncoder
@@ -103,6 +104,7 @@ def test_every_kind_of_property_becomes_text():
             "float": 1.5,
             "int": Int(3),
             "span": Described(Symbol("com.microsoft:timespan"), 12),
+            "never": Timestamp(2**62),
         },
         data=b"x",
     )
@@ -117,7 +119,15 @@ def test_every_kind_of_property_becomes_text():
         "float": "1.5",
         "int": "3",
         "span": "12",
+        "never": str(2**62),
     }
+
+
+@pytest.mark.parametrize("section", UNREADABLE)
+def test_a_section_that_cannot_be_read_stops_no_stream(section):
+    payload = stored(with_unreadable(section))
+    row = row_of(payload)
+    assert (row["sequence_number"], row["body"], row["amqp_message"]) == (5 << 48 | 7, b"x", payload)
 
 
 @pytest.mark.parametrize(

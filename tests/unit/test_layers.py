@@ -44,7 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "rest": {"amqp", "domain", "broker", "auth", "envelope", "http_bodies", "errors", "names"},
     "client": {"amqp", "engine", "auth", "errors", "session_ids"},
     "management": {"amqp", "atom", "domain", "auth", "errors", "names"},
-    "operations": {"amqp", "client", "domain", "management", "errors", "names"},
+    "operations": {"amqp", "client", "domain", "management", "errors", "names", "session_ids"},
     "server": {
         *("amqp", "engine", "domain", "store", "broker", "auth", "envelope", "namespaces"),
         *("cluster", "gateway", "telemetry", "admin", "arm", "rest", "atom", "audit", "http_bodies"),

@@ -189,9 +189,14 @@ class AuthorizationRules:
             if entity.description.authorization_rules != rules:
                 # The key ring is informed like every other watcher of the entity.
                 if isinstance(entity, Topic):
-                    await self._broker.topics.update(replace(entity.description, authorization_rules=rules))
+                    topic = entity.description
+                    changed = replace(topic, authorization_rules=rules)
+                    await self._broker.topics.update(changed, based_on=topic)
                 else:
-                    await self._broker.queues.update(replace(entity.description, authorization_rules=rules))
+                    queue = entity.description
+                    await self._broker.queues.update(
+                        replace(queue, authorization_rules=rules), based_on=queue
+                    )
             return
         # The root rule is one of the twelve.
         if len(rules) >= RULES_MAX:

@@ -81,6 +81,8 @@ class _PipelineApi:
 def _read(content: bytes) -> dict[str, object]:
     try:
         told = json.loads(content)
+        # NaN, and half of a surrogate pair: both could be kept, and no answer could show them.
+        json.dumps(told, allow_nan=False, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         told = None
     if not isinstance(told, dict) or not told.keys() <= _KNOWN:

@@ -244,7 +244,9 @@ class _ManagementApi:
             raise EntityNotFound(path)
         description = read_queue(path, described.elements, self._broker.tier, found)
         self._authorise_forwarding(request, description, found.description)
-        await self._broker.queues.update(description, unchanged_since=unchanged_since(request, found))
+        await self._broker.queues.update(
+            description, based_on=found.description, unchanged_since=unchanged_since(request, found)
+        )
         return answers.one(await self._entry(found, answers))
 
     def _authorise_forwarding(

@@ -65,7 +65,9 @@ class TopicRequests:
         topic = self._shown(broker.topics.get(path), answers)
         description = read_topic(path, described.elements, broker.tier, topic)
         refuse_immutable_changes(topic.description, description)
-        await broker.topics.update(description, unchanged_since=unchanged_since(request, topic))
+        await broker.topics.update(
+            description, based_on=topic.description, unchanged_since=unchanged_since(request, topic)
+        )
         return answers.one(await self.topic_entry(topic, answers))
 
     async def topic_entry(self, topic: Topic, answers: Answers, *, new: bool = False) -> str:
@@ -122,7 +124,7 @@ class TopicRequests:
                 description = read_subscription(topic.path, name, described.elements, before)
                 refuse_immutable_changes(before, description)
                 self._authorise_forwarding(request, description, before)
-                await topics.update_subscription(description)
+                await topics.update_subscription(description, based_on=before)
                 return answers.one(await entry(subscription))
             case "DELETE":
                 await topics.delete_subscription(topic.path, name, force=answers.forced())

@@ -52,7 +52,7 @@ class _Entities(Protocol[E_co, D_contra]):
     def find(self, path: str) -> E_co | None: ...
     def get(self, path: str) -> E_co: ...
     async def create(self, description: D_contra) -> E_co: ...
-    async def update(self, description: D_contra) -> E_co: ...
+    async def update(self, description: D_contra, *, based_on: D_contra | None = None) -> E_co: ...
     async def delete(self, path: str) -> None: ...
 
 
@@ -85,7 +85,9 @@ class TopLevelResources(ABC, Generic[E, D]):
         if entity is None:
             entity = await entities.create(description)
         else:
-            await entities.update(description)
+            present = entity.description
+            assert isinstance(present, self.description)
+            await entities.update(description, based_on=present)
         return await self._shown(call, namespace, entity), HTTPStatus.OK
 
     async def delete(self, call: Call) -> Answer:
@@ -181,7 +183,7 @@ class EntityResources:
             subscription = await topics.create_subscription(description)
         else:
             refuse_immutable_changes(before, description)
-            subscription = await topics.update_subscription(description)
+            subscription = await topics.update_subscription(description, based_on=before)
         return await _subscription(call, namespace, topic, subscription), HTTPStatus.OK
 
     async def delete_subscription(self, call: Call) -> Answer:

@@ -13,6 +13,7 @@ from bendybus.broker.entities import Entities
 from bendybus.broker.queue import Queue
 from bendybus.broker.topic import Subscription
 from bendybus.domain.entities import QueueDescription
+from bendybus.domain.topic_entities import rebased
 from bendybus.errors import EntityNotFound
 from bendybus.names import Instant
 
@@ -56,9 +57,16 @@ class Queues:
             assert isinstance(queue, Queue)
             return queue
 
-    async def update(self, description: QueueDescription, *, unchanged_since: Instant | None = None) -> Queue:
+    async def update(
+        self,
+        description: QueueDescription,
+        *,
+        based_on: QueueDescription | None = None,
+        unchanged_since: Instant | None = None,
+    ) -> Queue:
         """Change what may be changed. A change to an immutable property is refused with its name (P-07).
 
+        What is as in `based_on` is not changed, even if others have changed it since that was read.
         `PreconditionFailed` if the queue was last updated at a time other than `unchanged_since`.
         """
         entities = self._entities
@@ -66,6 +74,8 @@ class Queues:
             queue = self.get(description.path)
             queue.refuse_updated_since(unchanged_since)
             before = queue.description
+            if based_on is not None:
+                description = rebased(description, based_on, before)
             # Keep the creator's spelling, by which the stores know the partitions, and the rule for keys.
             description = replace(
                 description, path=queue.path, exact_keys=before.exact_keys, temporary=before.temporary

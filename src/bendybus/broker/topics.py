@@ -23,6 +23,7 @@ from bendybus.domain.topic_entities import (
     check_filter_cost,
     check_filter_quota,
     check_topic_tier,
+    rebased,
     subscription_path,
 )
 from bendybus.errors import EntityExists, EntityNotFound, QuotaExceeded
@@ -75,9 +76,16 @@ class Topics:
             assert isinstance(topic, Topic)
             return topic
 
-    async def update(self, description: TopicDescription, *, unchanged_since: Instant | None = None) -> Topic:
+    async def update(
+        self,
+        description: TopicDescription,
+        *,
+        based_on: TopicDescription | None = None,
+        unchanged_since: Instant | None = None,
+    ) -> Topic:
         """Change what may be changed. A change to an immutable property is refused with its name (P-07).
 
+        What is as in `based_on` is not changed, even if others have changed it since that was read.
         `PreconditionFailed` if the topic was last updated at a time other than `unchanged_since`.
         """
         entities = self._entities
@@ -85,6 +93,8 @@ class Topics:
             topic = self.get(description.path)
             topic.refuse_updated_since(unchanged_since)
             before = topic.description
+            if based_on is not None:
+                description = rebased(description, based_on, before)
             # Keep the creator's spelling, because the stores know the partitions by it.
             description = replace(
                 description, path=topic.path, exact_keys=before.exact_keys, temporary=before.temporary
@@ -154,11 +164,18 @@ class Topics:
         assert isinstance(subscription, Subscription)
         return subscription
 
-    async def update_subscription(self, description: SubscriptionDescription) -> Subscription:
-        """Change what may be changed. Rules have methods of their own and stay as they are."""
+    async def update_subscription(
+        self, description: SubscriptionDescription, *, based_on: SubscriptionDescription | None = None
+    ) -> Subscription:
+        """Change what may be changed. Rules have methods of their own and stay as they are.
+
+        `based_on` as for topics.
+        """
         async with self._entities.changing:
             subscription = self.get_subscription(description.topic_path, description.name)
             before = subscription.description
+            if based_on is not None:
+                description = rebased(description, based_on, before)
             description = replace(description, rules=before.rules, **_kept(before))
             refuse_immutable_changes(before, description)
             self._entities.tier.check_features(description, before)

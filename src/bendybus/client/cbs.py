@@ -48,6 +48,10 @@ class ChannelTokens:
         # Waiting for the answer must not call this again.
         self._busy = True
         try:
+            if self._requests is not None and not self._requests.usable:
+                # The server has ended one of the two links: both are made again.
+                self._requests.close()
+                self._requests = None
             if self._requests is None:
                 self._requests = Requests(self._channel, "$cbs")
             audience = settings.audience(entity)

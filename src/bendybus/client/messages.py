@@ -2,16 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cached_property
+from typing import Final, TypeVar
 from uuid import UUID
 
 from bendybus.amqp import annotations as annotation_names
 from bendybus.amqp.codec import encode as encode_value
-from bendybus.amqp.message import DecodedMessage, Header, Properties, decode_message, encode_message
+from bendybus.amqp.message import (
+    DecodedMessage,
+    Header,
+    Properties,
+    annotation,
+    application_properties,
+    body_data,
+    body_sequence,
+    body_value,
+    decode_message,
+    encode_message,
+    read_header,
+    read_map,
+    read_properties,
+    scan,
+)
 from bendybus.amqp.types import Timestamp
+from bendybus.errors import WireError
 
-__all__ = ["ReceivedMessage", "encode"]
+__all__ = ["ReceivedMessage", "encode", "readable_annotations"]
+
+T = TypeVar("T")
+
+# Annotations of Service Bus that senders set.
+_SENDERS: Final = (annotation_names.PARTITION_KEY, annotation_names.SCHEDULED_ENQUEUE_TIME)
 
 
 def encode(
@@ -65,7 +88,11 @@ class ReceivedMessage:
 
     @cached_property
     def parts(self) -> DecodedMessage:
-        return decode_message(self.payload)
+        """A section that cannot be read is empty: a sender may have put anything into it."""
+        try:
+            return decode_message(self.payload)
+        except WireError:
+            return _readable_parts(self.payload)
 
     @property
     def body(self) -> bytes:
@@ -131,3 +158,37 @@ class ReceivedMessage:
 
     def annotation(self, name: str) -> object:
         return self.parts.message_annotations.get(name)
+
+
+def _readable_parts(payload: bytes) -> DecodedMessage:
+    at = scan(payload)
+    return DecodedMessage(
+        header=_read(lambda: read_header(payload, at.header), Header()),
+        delivery_annotations=_read(lambda: read_map(payload, at.delivery_annotations), {}),
+        message_annotations=readable_annotations(payload, at.message_annotations),
+        properties=_read(lambda: read_properties(payload, at.properties), Properties()),
+        application_properties=_read(lambda: application_properties(payload, at.application_properties), {}),
+        data=_read(lambda: body_data(payload, at), []),
+        sequence=_read(lambda: body_sequence(payload, at), []),
+        value=_read(lambda: body_value(payload, at), None),
+        footer=_read(lambda: read_map(payload, at.footer), {}),
+    )
+
+
+def readable_annotations(payload: bytes, at: int) -> dict[object, object]:
+    """The annotations at `at`. If the sender's own cannot be read, those of Service Bus alone."""
+    try:
+        return read_map(payload, at)
+    except WireError:
+        found: dict[object, object] = {}
+        for name in annotation_names.BROKER_SET | {name.encode() for name in _SENDERS}:
+            with suppress(WireError):
+                found[name.decode()] = annotation(payload, at, name)
+        return {name: value for name, value in found.items() if value is not None}
+
+
+def _read(read: Callable[[], T], otherwise: T) -> T:
+    try:
+        return read()
+    except WireError:
+        return otherwise

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import ClassVar, Final, Self, cast
+from typing import Any, ClassVar, Final, Self, TypeVar, cast
 
 from bendybus.domain.access import AuthorizationRule, check_rules
 from bendybus.domain.client_scopes import ClientScope
@@ -54,6 +54,7 @@ __all__ = [
     "check_filter_quota",
     "check_topic_tier",
     "count_filters",
+    "rebased",
     "split_subscription",
     "subscription_path",
 ]
@@ -263,6 +264,22 @@ class SubscriptionDescription(QueueDescription):
             raise ArgumentError(f"{self.label}: Status is SendDisabled; nobody sends to a subscription.")
         if self.requires_duplicate_detection:
             raise ArgumentError(f"{self.label}: duplicates are detected at the topic.")
+
+
+D = TypeVar("D", QueueDescription, TopicDescription, SubscriptionDescription)
+
+
+def rebased(wanted: D, read: D, present: D) -> D:
+    """`wanted`, which a client made from `read`, with what others have changed since: `present`."""
+    since: dict[str, Any] = {
+        each.name: getattr(present, each.name)
+        for each in fields(wanted)
+        if getattr(wanted, each.name) == getattr(read, each.name)
+    }
+    if "as_sent" not in since:
+        own = {name: text for name, text in wanted.as_sent.items() if read.as_sent.get(name) != text}
+        since["as_sent"] = {**present.as_sent, **own}
+    return replace(wanted, **since)
 
 
 def check_topic_tier(tier: Tier, topic: TopicDescription, present: TopicDescription | None = None) -> None:

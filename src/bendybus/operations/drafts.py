@@ -16,7 +16,7 @@ from typing import Final
 from uuid import UUID
 
 from bendybus.amqp import annotations as annotation_names
-from bendybus.amqp.types import Timestamp
+from bendybus.amqp.types import Array, Described, Timestamp
 from bendybus.client import ReceivedMessage, encode
 from bendybus.domain.durations import format_duration, parse_duration
 from bendybus.errors import ArgumentError
@@ -177,7 +177,7 @@ def _shown_body(body: bytes) -> dict[str, object]:
 def _plain(value: object) -> object:
     match value:
         case Timestamp():
-            return f"{datetime.fromtimestamp(value / 1000, UTC):%Y-%m-%dT%H:%M:%S.%f}"[:-3] + "Z"
+            return _moment(value)
         case UUID():
             return str(value)
         case bytes():
@@ -186,4 +186,16 @@ def _plain(value: object) -> object:
             return {str(name): _plain(child) for name, child in value.items()}
         case list():
             return [_plain(child) for child in value]
+        case Array():
+            return _plain(value.values)
+        case Described():
+            return _plain(value.value)
     return value
+
+
+def _moment(at: Timestamp) -> object:
+    """The time as text; one that is outside the calendar as the number that it is."""
+    try:
+        return f"{datetime.fromtimestamp(at / 1000, UTC):%Y-%m-%dT%H:%M:%S.%f}"[:-3] + "Z"
+    except (ValueError, OverflowError, OSError):
+        return int(at)

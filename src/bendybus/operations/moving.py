@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator
 from contextlib import suppress
+from itertools import chain
 from typing import Final
 
 from bendybus.client import BusClient, ReceivedMessage, Receiver, Sender
 from bendybus.errors import BrokerError, MessageLockLost, OperationTimeout
 from bendybus.operations.copies import copy_of
 from bendybus.operations.peeking import session_filter
+from bendybus.session_ids import fold_case
 
 __all__ = ["Move", "NewId", "by_key"]
 
@@ -120,12 +122,18 @@ class Move:
 
 
 def by_key(messages: list[ReceivedMessage]) -> Iterator[tuple[str | None, list[ReceivedMessage]]]:
-    """Messages of one key together and in their order; each of those without a key for itself."""
-    groups: dict[str, list[ReceivedMessage]] = {}
+    """Messages of one key together and in their order; each of those without a key for itself.
+
+    Keys that differ only in case are one key. But a batch has one spelling.
+    """
+    groups: dict[str, list[tuple[str, list[ReceivedMessage]]]] = {}
     for message in messages:
         key = message.session_id or message.partition_key
         if key is None:
             yield None, [message]
-        else:
-            groups.setdefault(key, []).append(message)
-    yield from groups.items()
+            continue
+        runs = groups.setdefault(fold_case(key), [])
+        if not runs or runs[-1][0] != key:
+            runs.append((key, []))
+        runs[-1][1].append(message)
+    yield from chain.from_iterable(groups.values())

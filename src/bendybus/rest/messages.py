@@ -79,12 +79,12 @@ def admit_request(
     identities = Identities(partitioned=partitioned) if description.requires_duplicate_detection else None
     content_type = known.get(b"content-type")
     if content_type is not None and content_type.partition(";")[0].strip().lower() == BATCH_TYPE:
-        payload = encode_message(data=[_of_batch(entry) for entry in _entries(body)])
+        payload = encode_message(data=[_of_batch(entry, at) for entry in _entries(body)])
         _refuse_oversize(payload, description)
         messages, key = admit_batch(payload, at, description, identities, partitioned=partitioned)
         return Admitted(messages, key, identities.found if identities else None)
     given = parse_json(known.get(b"brokerproperties", "{}"), "The BrokerProperties header")
-    payload = _encoded(given, content_type, custom_properties(headers), body)
+    payload = _encoded(given, content_type, custom_properties(headers), body, at)
     _refuse_oversize(payload, description)
     message, key = admit(payload, at, description, identities)
     return Admitted([message], key, identities.found if identities else None)
@@ -97,7 +97,7 @@ def _entries(body: bytes) -> list[object]:
     return entries
 
 
-def _of_batch(entry: object) -> bytes:
+def _of_batch(entry: object, at: Instant) -> bytes:
     """One entry of a batch: `{"Body": text, "BrokerProperties": {...}, "UserProperties": {...}}`."""
     if not isinstance(entry, dict):
         raise ArgumentError("Each message of a batch must be a JSON object with a Body.")
@@ -108,7 +108,7 @@ def _of_batch(entry: object) -> bytes:
     properties = {
         text_of(name, "The name of a property"): _json_value(name, value) for name, value in given.items()
     }
-    return _encoded(entry.get("BrokerProperties") or {}, None, properties, body.encode())
+    return _encoded(entry.get("BrokerProperties") or {}, None, properties, body.encode(), at)
 
 
 def _json_value(name: str, value: object) -> object:
@@ -121,8 +121,10 @@ def _json_value(name: str, value: object) -> object:
     raise ArgumentError(f"The property '{name}' must be a string, a number, true or false.")
 
 
-def _encoded(given: object, content_type: str | None, custom: dict[str, object], body: bytes) -> bytes:
-    header, annotations, properties = sections_of(given, content_type)
+def _encoded(
+    given: object, content_type: str | None, custom: dict[str, object], body: bytes, at: Instant
+) -> bytes:
+    header, annotations, properties = sections_of(given, content_type, at)
     return encode_message(
         header=header,
         message_annotations=annotations or None,

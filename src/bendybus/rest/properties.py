@@ -19,12 +19,16 @@ from bendybus.amqp.message import Header, Properties
 from bendybus.amqp.types import Timestamp
 from bendybus.domain.messages import Message, MessageState
 from bendybus.errors import ArgumentError
+from bendybus.names import Instant
 from bendybus.rest.headers import http_date, instant_of_date
 
 __all__ = ["broker_properties", "parse_json", "sections_of", "text_of"]
 
-# Milliseconds in an AMQP header's ttl: 32 bits, whose last value would mean none.
-TTL_MS_MAX: Final = 0xFFFFFFFE
+# Milliseconds in an AMQP header's ttl: 32 bits. The last value stands for a lifetime of more than 49 days:
+# the time between the properties creation-time and absolute-expiry-time, as in messages of the SDKs.
+TTL_MS_LONG: Final = 0xFFFFFFFF
+# The last moment that SDKs can write: 9999-12-31T23:59:59.999Z. What lives longer never expires.
+INSTANT_MAX: Final = 253_402_300_799_999
 # The time between receiving a message and enqueueing it in its partition.
 ENQUEUE_MS_MAX: Final = 1000
 # .NET's longest time span in seconds, which Service Bus gives for a message that never expires.
@@ -57,11 +61,17 @@ def _refuse_constant(name: str) -> object:
 # -- requests ---------------------------------------------------------------------
 
 
-def sections_of(given: object, content_type: str | None) -> tuple[Header, dict[str, object], Properties]:
+def sections_of(
+    given: object, content_type: str | None, sent_at: Instant
+) -> tuple[Header, dict[str, object], Properties]:
     """Header, message annotations and properties of the message that these BrokerProperties describe."""
     if not isinstance(given, dict):
         raise ArgumentError("BrokerProperties must be a JSON object.")
-    header = Header(durable=_flag(given, "ForcePersistence") or None, ttl=_ttl_ms(given))
+    lifetime_ms = _lifetime_ms(given, sent_at)
+    is_long = lifetime_ms is not None and lifetime_ms >= TTL_MS_LONG
+    header = Header(
+        durable=_flag(given, "ForcePersistence") or None, ttl=TTL_MS_LONG if is_long else lifetime_ms
+    )
     annotations: dict[str, object] = {}
     for name, annotation in (
         ("PartitionKey", annotation_names.PARTITION_KEY),
@@ -86,6 +96,9 @@ def sections_of(given: object, content_type: str | None) -> tuple[Header, dict[s
         group_id=_text(given, "SessionId"),
         reply_to_group_id=_text(given, "ReplyToSessionId"),
     )
+    if lifetime_ms is not None and is_long:
+        properties.creation_time = Timestamp(sent_at)
+        properties.absolute_expiry_time = Timestamp(sent_at + lifetime_ms)
     return header, annotations, properties
 
 
@@ -124,7 +137,8 @@ def _flag(given: Mapping[str, object], name: str) -> bool:
     raise ArgumentError(f"{name} must be true or false, not {value!r}.")
 
 
-def _ttl_ms(given: Mapping[str, object]) -> int | None:
+def _lifetime_ms(given: Mapping[str, object], sent_at: Instant) -> int | None:
+    """None: it never expires."""
     seconds = _seconds(given.get("TimeToLive"))
     if seconds is None:
         seconds = _time_span(given.get("TimeToLiveTimeSpan"))
@@ -132,7 +146,7 @@ def _ttl_ms(given: Mapping[str, object]) -> int | None:
         return None
     if not seconds > 0:
         raise ArgumentError(f"TimeToLive must be more than 0 seconds, not {seconds!r}.")
-    return None if seconds * 1000 > TTL_MS_MAX else max(int(seconds * 1000), 1)
+    return None if seconds * 1000 > INSTANT_MAX - sent_at else max(int(seconds * 1000), 1)
 
 
 def _seconds(value: object) -> float | None:
@@ -185,7 +199,7 @@ def broker_properties(
         "SequenceNumber": message.sequence_number,
         "SessionId": _plain(properties.group_id),
         "State": _STATES.get(annotations.get(annotation_names.MESSAGE_STATE), "Active"),
-        "TimeToLive": _time_to_live_s(message, header.ttl),
+        "TimeToLive": _time_to_live_s(message, _sent_ttl_ms(header, properties)),
         "CorrelationId": _identifier(properties.correlation_id),
         "Label": _plain(properties.subject),
         "To": _plain(properties.to),
@@ -198,6 +212,13 @@ def broker_properties(
     return json.dumps(
         {name: value for name, value in told.items() if value is not None}, separators=(",", ":")
     )
+
+
+def _sent_ttl_ms(header: Header, properties: Properties) -> int | None:
+    begins_at, ends_at = properties.creation_time, properties.absolute_expiry_time
+    if header.ttl is None and begins_at is not None and ends_at is not None:
+        return ends_at - begins_at
+    return header.ttl
 
 
 def _time_to_live_s(message: Message, sent_ttl_ms: int | None) -> float:

@@ -18,15 +18,18 @@ from bendybus.amqp.annotations import BROKER_SET, SCHEDULED_ENQUEUE_TIME
 from bendybus.amqp.codec import encode as encode_value
 from bendybus.amqp.message import (
     Header,
+    PropertyField,
     annotation,
     application_properties,
     encode_message,
+    list_field,
     map_entries,
     read_header,
     read_properties,
 )
 from bendybus.amqp.sections import Sections, scan
-from bendybus.amqp.types import Symbol
+from bendybus.amqp.types import Symbol, Timestamp
+from bendybus.errors import WireError
 
 __all__ = ["MARK", "as_sent", "checksum", "mark_of", "mark_of_original", "revived", "with_marks"]
 
@@ -34,6 +37,9 @@ MARK: Final = "x-opt-bendybus-source"
 
 _BROKERS_OWN: Final = BROKER_SET | {MARK.encode()}
 _PAST: Final = frozenset({SCHEDULED_ENQUEUE_TIME.encode()})
+
+# The ttl of a lifetime that the header cannot hold: of more than 49 days. It stands in two properties.
+_TTL_LONG: Final = 0xFFFFFFFF
 
 # The properties that dead-lettering added to the sender's own.
 _ADDED: Final = ("DeadLetterReason", "DeadLetterErrorDescription")
@@ -51,8 +57,9 @@ def revived(payload: bytes, mark: str, message_id: str | None = None) -> bytes:
     """A dead letter as it was before it was dead-lettered, with another id if one is given."""
     sections = scan(payload)
     properties = read_properties(payload, sections.properties)
-    # An expiry time computed from the first sending would shorten the lifetime.
-    properties.absolute_expiry_time = properties.creation_time = None
+    if not _is_long_lived(payload, sections):
+        # An expiry time computed from the first sending would shorten the lifetime.
+        properties.absolute_expiry_time = properties.creation_time = None
     if message_id is not None:
         properties.message_id = message_id
     own = application_properties(payload, sections.application_properties)
@@ -66,7 +73,8 @@ def revived(payload: bytes, mark: str, message_id: str | None = None) -> bytes:
 
 def _front(payload: bytes, sections: Sections, without: frozenset[bytes], mark: str | None) -> bytes:
     header = read_header(payload, sections.header)
-    front = encode_message(header=Header(durable=True, ttl=header.ttl, priority=header.priority))
+    ttl = _TTL_LONG if _is_long_lived(payload, sections) else header.ttl
+    front = encode_message(header=Header(durable=True, ttl=ttl, priority=header.priority))
     entries, count = map_entries(payload, sections.message_annotations, without)
     if mark is not None:
         entries += encode_value(Symbol(MARK)) + encode_value(mark)
@@ -75,6 +83,18 @@ def _front(payload: bytes, sections: Sections, without: frozenset[bytes], mark: 
         return front
     sizes = (len(entries) + 4).to_bytes(4, "big") + count.to_bytes(4, "big")
     return front + _ANNOTATIONS_START + sizes + entries
+
+
+def _is_long_lived(payload: bytes, sections: Sections) -> bool:
+    """Whether only the properties have the lifetime: the time between creation and expiry."""
+    if read_header(payload, sections.header).ttl not in (None, _TTL_LONG):
+        return False
+    times = (PropertyField.ABSOLUTE_EXPIRY_TIME, PropertyField.CREATION_TIME)
+    try:
+        return all(isinstance(list_field(payload, sections.properties, each), Timestamp) for each in times)
+    except WireError:
+        # What the sender made is copied as it is, even if nobody can read it.
+        return False
 
 
 def _bare_start(sections: Sections) -> int:

@@ -59,3 +59,14 @@ def test_a_revived_letter_forgets_how_it_died() -> None:
     assert revival.parts.properties.absolute_expiry_time is None
     assert "x-opt-scheduled-enqueue-time" not in revival.parts.message_annotations
     assert revival.partition_key == "ada" and revival.body == b"body"
+
+
+def test_a_lifetime_of_more_than_49_days_is_kept() -> None:
+    times = {"creation_time": Timestamp(5), "absolute_expiry_time": Timestamp(5 + 60 * 86_400_000)}
+    original = encode_message(properties=Properties(message_id="m", **times), data=b"body")
+    for copy in (as_sent(original, "a/7"), revived(original, "a/7")):
+        parts = ReceivedMessage(copy).parts
+        assert parts.header.ttl == 0xFFFFFFFF
+        assert parts.properties.creation_time == times["creation_time"]
+        assert parts.properties.absolute_expiry_time == times["absolute_expiry_time"]
+    assert checksum(original) == checksum(as_sent(original, "a/7"))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -123,3 +125,16 @@ async def test_a_file_brings_its_rules_and_leaves_the_others(tmp_path: Path) -> 
         found = rules.find("", "shop")
         assert (found.primary_key, found.secondary_key) == ("from-the-file", second.secondary_key)
         assert rules.find("", "mine") == mine
+
+
+async def test_an_update_at_the_same_time_does_not_bring_a_removed_rule_back(tmp_path: Path) -> None:
+    async with open_rules(tmp_path) as (broker, ring, rules):
+        queue = await broker.queues.create(QueueDescription(EntityPath("orders")))
+        await rules.put("orders", "leaked", ["Send"], "leaked-key", None)
+        read = queue.description
+        changed = replace(read, max_delivery_count=5)
+        removed = asyncio.ensure_future(rules.remove("orders", "leaked"))
+        await asyncio.gather(removed, broker.queues.update(changed, based_on=read))
+        assert not opens(ring, "leaked", "leaked-key")
+        assert queue.description.authorization_rules == ()
+        assert queue.description.max_delivery_count == 5

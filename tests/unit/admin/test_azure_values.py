@@ -357,3 +357,21 @@ async def test_a_correlation_filter_has_properties_only_where_they_were_sent(pro
         made = await api("PUT", "t/Subscriptions/s/Rules/r", sent, kind=RULE)
         for answer in (made, await api("GET", "t/Subscriptions/s/Rules/r")):
             assert sent in answer.body
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"), [("q", "QueueDescription"), ("t", TOPIC), ("t/Subscriptions/s", SUBSCRIPTION)]
+)
+async def test_updates_at_the_same_time_keep_what_they_leave_out(path: str, kind: str) -> None:
+    async with open_namespace() as api:
+        if kind == SUBSCRIPTION:
+            await api("PUT", "t", kind=TOPIC)
+        await api("PUT", path, kind=kind)
+        values = {"DefaultMessageTimeToLive": "PT120S", "UserMetadata": "mine", "AutoDeleteOnIdle": "PT600S"}
+        texts = [
+            of("DefaultMessageTimeToLive", "PT120S") + of("UserMetadata", "mine"),
+            of("AutoDeleteOnIdle", "PT600S") + of("UserMetadata", "mine"),
+        ]
+        await asyncio.gather(*(api("PUT", path, text, kind=kind, update=True) for text in texts))
+        answer = await api("GET", path)
+        assert {name: answer.text(name) for name in values} == values

@@ -74,6 +74,15 @@ def test_a_report_that_makes_no_sense_is_refused(namespace, told):
         ask_json(namespace, "GET", "/$pipelines/1")
 
 
+@pytest.mark.parametrize(
+    "told", [{"state": "running", "phase": "\ud800"}, {"state": "running", "summary": {"rate": float("nan")}}]
+)
+def test_a_report_that_no_answer_could_show_is_refused(namespace, told):
+    with pytest.raises(ArgumentError):
+        ask_json(namespace, "PUT", "/$pipelines/unshowable", told)
+    assert "unshowable" not in [run["id"] for run in ask_json(namespace, "GET", "/$pipelines")["runs"]]
+
+
 def test_only_the_last_runs_are_kept_and_none_is_large(namespace, monkeypatch):
     monkeypatch.setattr(pipeline_runs, "RUNS_MAX", 3)
     for number in range(5):

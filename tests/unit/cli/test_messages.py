@@ -9,17 +9,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bendybus.amqp.message import encode_message
-from bendybus.amqp.types import Timestamp
+from bendybus.amqp.message import Properties, encode_message
+from bendybus.amqp.types import Array, Described, Int, Symbol, Timestamp
 from bendybus.cli.deadletter import ADDED, _origin
 from bendybus.cli.messages import MessagePrinter
 from bendybus.cli.options import read_property
 from bendybus.cli.send import _post
-from bendybus.client import ReceivedMessage
-from bendybus.errors import ArgumentError, ConfigError
+from bendybus.client import ReceivedMessage, encode
+from bendybus.domain.entities import QueueDescription
+from bendybus.envelope import admit, render_browsed
+from bendybus.errors import ArgumentError, ConfigError, WireError
+from bendybus.names import EntityPath, Instant, SequenceNumber
 from bendybus.operations.copies import copy_of
 from bendybus.operations.deferred import shares
 from bendybus.operations.drafts import Draft, draft_from_json, instant, milliseconds, shown_message
+from bendybus.operations.moving import by_key
+from fix_messages import UNREADABLE, with_unreadable
+
+DAYS_60_MS = 60 * 86_400_000
 
 texts = st.dictionaries(
     st.sampled_from(
@@ -61,6 +68,25 @@ def test_what_json_has_no_word_for_is_shown_as_text() -> None:
         "raw": "/w==",
         "at": "1970-01-01T00:00:00.000Z",
     }
+
+
+def test_what_no_calendar_and_no_json_has_is_shown_too() -> None:
+    odd = {"at": Timestamp(2**62), "list": Array(Int, [Int(1)]), "span": Described(Symbol("x"), 12)}
+    shown = shown_message(ReceivedMessage(encode_message(application_properties=odd, data=b"x")))
+    assert json.loads(json.dumps(shown))["applicationProperties"] == {"at": 2**62, "list": [1], "span": 12}
+
+
+@pytest.mark.parametrize("section", UNREADABLE)
+def test_a_message_with_a_section_that_cannot_be_read_is_shown_without_it(section: str) -> None:
+    stored, _ = admit(with_unreadable(section), Instant(1000), QueueDescription(EntityPath("q")))
+    stored.sequence_number, stored.enqueued_at = SequenceNumber(7), Instant(1000)
+    assert stored.payload is not None
+    message = ReceivedMessage(render_browsed(stored, stored.payload))
+    shown = shown_message(message)
+    assert (shown["sequenceNumber"], shown["body"]) == (7, "x")
+    # A copy would be without it.
+    with pytest.raises(WireError):
+        copy_of(message)
 
 
 @pytest.mark.parametrize(
@@ -163,6 +189,25 @@ def test_a_dead_letter_goes_out_as_it_came_in() -> None:
     assert copy.application_properties == {"own": 1}
     assert copy.parts.value == {"any": ["kind", 1]}
     assert ReceivedMessage(copy_of(ReceivedMessage(letter), message_id="2")).message_id == "2"
+
+
+def test_a_copy_lives_as_long_as_the_original_even_more_than_49_days() -> None:
+    original = encode_message(
+        properties=Properties(creation_time=Timestamp(5), absolute_expiry_time=Timestamp(5 + DAYS_60_MS)),
+        data=b"x",
+    )
+    copy = ReceivedMessage(copy_of(ReceivedMessage(original))).parts
+    assert copy.header.ttl == 0xFFFFFFFF
+    created_at, ends_at = copy.properties.creation_time, copy.properties.absolute_expiry_time
+    assert created_at is not None and created_at > 5 and ends_at == created_at + DAYS_60_MS
+
+
+def test_messages_of_a_key_move_in_order_whatever_its_case() -> None:  # P-13
+    named = [
+        ReceivedMessage(encode(b"", session_id=key, message_id=key)) for key in ("s", "S", "s", "t", "S")
+    ]
+    moved = [(key, [message.message_id for message in group]) for key, group in by_key(named)]
+    assert moved == [("s", ["s"]), ("S", ["S"]), ("s", ["s"]), ("S", ["S"]), ("t", ["t"])]
 
 
 def test_dead_letters_of_a_subscription_go_back_to_its_topic() -> None:

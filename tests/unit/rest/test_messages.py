@@ -53,6 +53,15 @@ def test_a_payload_is_one_data_section():
     assert seen.application_properties == {"Priority": "High"}
 
 
+def test_a_lifetime_of_more_than_49_days_is_kept():
+    days_60_s = 60 * 86_400
+    (message,) = sent([(b"BrokerProperties", b'{"TimeToLive":%d}' % days_60_s)]).messages
+    assert message.expires_at == AT + days_60_s * 1000
+    enqueued(message).enqueued_at = Instant(AT + 5)
+    told = dict(show(message, message.payload, locked=True).headers)[b"BrokerProperties"]
+    assert json.loads(told)["TimeToLive"] == days_60_s
+
+
 def test_a_message_needs_nothing_but_a_body():
     (message,) = sent(body=b"").messages
     seen = amqp(message)

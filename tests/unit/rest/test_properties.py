@@ -44,7 +44,7 @@ def stored(expires_at: int | None = None) -> Message:
 
 @given(GIVEN)
 def test_what_a_sender_says_is_what_a_receiver_is_told(given):
-    header, annotations, properties = sections_of(given, None)
+    header, annotations, properties = sections_of(given, None, AT)
     told = json.loads(broker_properties(stored(), header, properties, annotations, locked=True))
     assert {name: value for name, value in told.items() if name in given} == given
 
@@ -110,18 +110,18 @@ def test_an_id_of_any_type_is_told_as_text(message_id, text):
     ],
 )
 def test_a_lifetime_is_in_seconds_or_a_time_span(given, ttl_ms):
-    assert sections_of(given, None)[0].ttl == ttl_ms
+    assert sections_of(given, None, AT)[0].ttl == ttl_ms
 
 
 def test_numbers_and_flags_may_come_as_text():
     """Old Python clients send every value as a JSON string."""
-    assert sections_of({"ForcePersistence": "true"}, None)[0].durable is True
-    assert sections_of({"ForcePersistence": "False"}, None)[0].durable is None
-    assert sections_of({"MessageId": 7}, None)[2].message_id == "7"
+    assert sections_of({"ForcePersistence": "true"}, None, AT)[0].durable is True
+    assert sections_of({"ForcePersistence": "False"}, None, AT)[0].durable is None
+    assert sections_of({"MessageId": 7}, None, AT)[2].message_id == "7"
 
 
 def test_unknown_names_are_ignored():
-    assert sections_of({"State": "Active", "SequenceNumber": 3, "Nonsense": [1]}, None)[2] == Properties()
+    assert sections_of({"State": "Active", "SequenceNumber": 3, "Nonsense": [1]}, None, AT)[2] == Properties()
 
 
 def test_content_type_and_keys_find_their_sections():
@@ -130,7 +130,7 @@ def test_content_type_and_keys_find_their_sections():
         "ViaPartitionKey": "v",
         "ScheduledEnqueueTimeUtc": "Tue, 14 Nov 2023 22:13:20 GMT",
     }
-    _, annotations, properties = sections_of(given, "text/plain")
+    _, annotations, properties = sections_of(given, "text/plain", AT)
     assert annotations == {
         "x-opt-partition-key": "p",
         "x-opt-via-partition-key": "v",
@@ -165,7 +165,7 @@ def test_content_type_and_keys_find_their_sections():
 )
 def test_what_cannot_be_meant_is_refused(given):
     with pytest.raises(ArgumentError):
-        sections_of(given, None)
+        sections_of(given, None, AT)
 
 
 @pytest.mark.parametrize("text", ["{", "", "[" * 100_000, '{"a": NaN}', "1" * 5000, b"\xff\xfe\xfd"])
