@@ -88,7 +88,7 @@ COVERS = {
     "unit/cluster/test_remote.py": "broker/partition_port cluster/answers cluster/arrivals cluster/lending "
     "cluster/serving cluster/supply cluster/watching",
     "unit/cluster/test_selecting.py": "broker/selection",
-    "unit/cluster/test_following.py": "broker/elsewhere cluster/cluster",
+    "unit/cluster/test_following.py": "broker/elsewhere cluster/cluster cluster/leaving",
     "unit/cluster/test_handing_over.py": "broker/partition_succession cluster/passing_on",
     "unit/cluster/test_ownership.py": "cluster/exchange cluster/reaching",
     "interop/test_cluster.py": "admin/broker_routes cli/brokers server/cluster_node server/cluster_part "

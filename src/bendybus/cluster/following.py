@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 from msgspec import Raw
 
 from bendybus.broker.broker import Broker
-from bendybus.broker.departure import send_off
 from bendybus.broker.entity import Entity
 from bendybus.broker.lifecycle import StoreState
 from bendybus.broker.openers import description_of
@@ -28,6 +27,7 @@ from bendybus.broker.topic import SendTarget, Subscription, Topic
 from bendybus.cluster.cluster import Cluster
 from bendybus.cluster.frames import Frame
 from bendybus.cluster.items import Call
+from bendybus.cluster.leaving import Leaving
 from bendybus.cluster.link import PeerLink
 from bendybus.cluster.linked_entities import LinkedEntityCalls
 from bendybus.cluster.serving import Calls
@@ -127,7 +127,8 @@ class Following:
         self.leftovers = Leftovers(broker.entities, self._forget_claims)
         self.namespace_changed: Callable[[], None] = _nothing
         """Called when the settings of the namespace have changed."""
-        cluster.leader_changed = self._all_stay
+        self._leaving = Leaving(broker.entities)
+        cluster.leader_changed = self._leaving.all_stay
 
     @property
     def changing(self) -> asyncio.Lock:
@@ -141,8 +142,8 @@ class Following:
             "drop-partitions": self._drop_partitions,
             "changed": self._changed,
             "removed": self._removed,
-            "send-off": self._send_off,
-            "stay": self._stay,
+            "send-off": self._leaving.send_off,
+            "stay": self._leaving.stay,
             "namespace": self._namespace,
         }
         return {
@@ -243,7 +244,7 @@ class Following:
         """Compare everything with the catalog: the connection to it was lost for a while."""
         catalog = await self.fetch(self._cluster)
         # Before it can begin another deletion.
-        self._all_stay()
+        self._leaving.all_stay()
         async with self._entities.changing:
             await self.compare(catalog.namespace(), catalog.entities())
 
@@ -348,27 +349,6 @@ class Following:
         async with self._entities.changing:
             found = [self._entities.look_up(path) for path in frame.decoded(list[str], body)]
             await self._entities.forget([entity for entity in found if entity is not None])
-
-    async def _send_off(self, frame: Frame, body: Raw) -> None:
-        paths, force = frame.decoded(tuple[list[str], bool], body)
-        for queue in self._queues(paths):
-            queue.leaving = True
-        for queue in self._queues(paths):
-            await send_off(queue, self._entities.forwarder(queue), force=force)
-
-    async def _stay(self, frame: Frame, body: Raw) -> None:
-        for queue in self._queues(frame.decoded(list[str], body)):
-            queue.leaving = False
-
-    def _all_stay(self) -> None:
-        """The broker that was deleting entities has ended, and cannot say that they stay."""
-        for entity in self._entities:
-            if isinstance(entity, Queue):
-                entity.leaving = False
-
-    def _queues(self, paths: Sequence[str]) -> list[Queue]:
-        found: list[SendTarget | None] = [self._entities.look_up(path) for path in paths]
-        return [entity for entity in found if isinstance(entity, Queue)]
 
     async def _namespace(self, frame: Frame, body: Raw) -> None:
         self._follow_namespace(frame.decoded(dict[str, Any], body))

@@ -46,17 +46,19 @@ from bendybus.engine.idle import IdleTimer
 from bendybus.engine.link import wire_error
 from bendybus.engine.session import Session
 from bendybus.engine.states import CONNECTION, ConnectionInput, ConnectionState
-from bendybus.engine.work import BYTES_PER_WORK, FRAME_WORK, PERFORMATIVE_WORK, WORK_UNLIMITED
+from bendybus.engine.work import (
+    BYTES_PER_WORK,
+    FRAME_WORK,
+    PERFORMATIVE_WORK,
+    WORK_UNLIMITED,
+    value_memory,
+)
 from bendybus.errors import BrokerError, ProtocolError
 
 __all__ = ["Connection"]
 
 # Frames of any size, for a peer that names none [AMQP 2.7.1].
 FRAME_SIZE_MAX_DEFAULT: Final = 0xFFFFFFFF
-
-# An empty list takes one byte in a frame and this many in memory. Frames of the usual size have few values.
-VALUE_MEMORY: Final = 64
-FRAME_BYTES_USUAL: Final = 4096
 
 # Looked at for every frame, and a member of an enum is slow to look up.
 _OPENED: Final = ConnectionState.OPENED
@@ -259,11 +261,6 @@ class Connection:
         self.link_count -= len(session.links)
         self.value_bytes -= sum([link.value_bytes for link in session.links])
 
-    @property
-    def frame_memory(self) -> int:
-        """The memory that the values of the performative may take; 0 for one of the usual size."""
-        return max(0, self.frame_bytes - FRAME_BYTES_USUAL) * VALUE_MEMORY
-
     # -- the loop over frames ------------------------------------------------------------
 
     def _frames_in(self, data: bytes) -> Iterator[Frame]:
@@ -337,7 +334,7 @@ class Connection:
     def receive_open(self, remote: Open) -> None:
         self.advance(ConnectionInput.RECV_OPEN)
         self.remote = remote
-        self.value_bytes += self.frame_memory
+        self.value_bytes += value_memory(self.frame_bytes)
         frame_size = FRAME_SIZE_MAX_DEFAULT if remote.max_frame_size is None else remote.max_frame_size
         if frame_size < FRAME_SIZE_MIN:
             raise ProtocolError(INVALID_FIELD, f"max-frame-size {frame_size} is below {FRAME_SIZE_MIN}")

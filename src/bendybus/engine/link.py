@@ -27,6 +27,7 @@ from bendybus.amqp.performatives import (
 )
 from bendybus.engine.events import LinkAttached, LinkDetached
 from bendybus.engine.states import LINK, LinkInput, LinkState
+from bendybus.engine.work import value_memory
 from bendybus.errors import BrokerError, ProtocolError
 
 if TYPE_CHECKING:
@@ -159,7 +160,7 @@ class Link:
         self.remote = attach
         self.remote_handle = attach.handle
         connection = self.session.connection
-        self.value_bytes = connection.frame_memory
+        self.value_bytes = value_memory(connection.frame_bytes)
         connection.value_bytes += self.value_bytes
         if self.state is LinkState.DETACH_SENT:
             return

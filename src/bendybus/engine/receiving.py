@@ -18,6 +18,7 @@ from bendybus.engine.deliveries import Delivery, PartialDelivery
 from bendybus.engine.events import LinkDrained
 from bendybus.engine.link import Link
 from bendybus.engine.states import LinkState
+from bendybus.engine.work import value_memory
 from bendybus.errors import ProtocolError
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ class ReceivingLink(Link):
     def _add(self, partial: PartialDelivery, piece: bytes) -> None:
         connection = self.session.connection
         before = partial.size
-        partial.value_bytes += connection.frame_memory
+        partial.value_bytes += value_memory(connection.frame_bytes)
         partial.add(piece, self.max_message_size)
         connection.incomplete_bytes += partial.size - before
         limit = max(connection.config.incomplete_bytes_max, self.max_message_size)
