@@ -137,7 +137,7 @@ class _View:
                 return _EPOCH + timedelta(milliseconds=message.enqueued_at)
             case SystemProperty.EXPIRES_AT:
                 until = message.expires_at
-                return None if until is None else _EPOCH + timedelta(milliseconds=until)
+                return None if until is None else _instant(until)
             case SystemProperty.DELIVERY_COUNT:
                 return message.delivery_count
             case SystemProperty.SIZE:

@@ -115,6 +115,13 @@ def test_system_properties_are_found_where_amqp_has_them() -> None:
     }
 
 
+def test_an_expiry_after_the_year_9999_is_unknown_to_rules() -> None:
+    # .NET sends the largest time of its own; from the time of arrival on, the lifetime ends later than that.
+    message = stored()
+    message.expires_at = Instant(253_402_300_799_999 + 10)
+    assert CONTENTS.view(message).system(SystemProperty.EXPIRES_AT) is None
+
+
 def test_an_action_changes_what_it_names_and_nothing_else() -> None:
     message = stored(
         header=Header(durable=True, priority=7),
