@@ -200,7 +200,10 @@ class Forwarder:
         del self._moving[host]
 
     def _resume(self, host: PartitionHost) -> None:
-        self._moving.pop(host, None)
+        paused = self._moving.get(host)
+        # After `drop`, another task may be moving the messages of this partition.
+        if paused is not None and paused.done():
+            del self._moving[host]
         if not self._queue.deleted:
             self.wake()
 
