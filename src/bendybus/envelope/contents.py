@@ -142,6 +142,9 @@ class _View:
                 return message.delivery_count
             case SystemProperty.SIZE:
                 return message.size
+            case SystemProperty.ENQUEUED_SEQUENCE_NUMBER if message.origin and message.origin.hops:
+                # It was forwarded to the topic.
+                return message.origin.sequence_number
             case _:
                 return message.sequence_number
 
