@@ -131,6 +131,7 @@ class Forwarder:
 
     def __init__(self, queue: Queue, find: Callable[[str], SendTarget]) -> None:
         self._queue = queue
+        queue.forwarder = self
         self._find = find
         self._moving: dict[PartitionHost, asyncio.Task[None]] = {}
         self._attempts: dict[PartitionHost, Attempts] = {}
