@@ -131,6 +131,7 @@ class Forwarder:
 
     def __init__(self, queue: Queue, find: Callable[[str], SendTarget]) -> None:
         self._queue = queue
+        queue.forwarder = self
         self._find = find
         self._moving: dict[PartitionHost, asyncio.Task[None]] = {}
         self._attempts: dict[PartitionHost, Attempts] = {}
@@ -200,7 +201,10 @@ class Forwarder:
         del self._moving[host]
 
     def _resume(self, host: PartitionHost) -> None:
-        self._moving.pop(host, None)
+        paused = self._moving.get(host)
+        # After `drop`, another task may be moving the messages of this partition.
+        if paused is not None and paused.done():
+            del self._moving[host]
         if not self._queue.deleted:
             self.wake()
 

@@ -86,6 +86,8 @@ class Queue(Entity[ReceivingPort, PartitionHost, QueueDescription]):
         self._borrowing: dict[SubQueue, dict[Waiter, None]] = {subqueue: {} for subqueue in SubQueue}
         """Those that wait for the receivers of other brokers. They are woken after the receivers here, so a
         message crosses to another broker only if no receiver here wants it."""
+        self.forwarder: Waiter | None = None
+        """It waits like a receiver, but for no client."""
         self._next_to_ask = 0
         self._stocked: dict[SubQueue, dict[ReceivingPort, None]] = {subqueue: {} for subqueue in SubQueue}
         """The partitions that may have something for a receiver. The others have nothing."""
@@ -247,8 +249,12 @@ class Queue(Entity[ReceivingPort, PartitionHost, QueueDescription]):
     @property
     def awaited(self) -> bool:
         """Whether a receiver of any broker waits for messages of the queue itself or its dead letters."""
-        lines = (self._waiting, self._borrowing)
-        return any(line[SubQueue.MAIN] or line[SubQueue.DEAD_LETTER] for line in lines)
+        return any(
+            waiter is not self.forwarder
+            for line in (self._waiting, self._borrowing)
+            for subqueue in (SubQueue.MAIN, SubQueue.DEAD_LETTER)
+            for waiter in line[subqueue]
+        )
 
     def wake_all(self, *subqueues: SubQueue) -> None:
         """Make all waiters ask again, even though there may be nothing; of these sub-queues, or of all."""

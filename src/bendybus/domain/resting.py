@@ -61,6 +61,7 @@ class Resting:
         """The clock was set back by this much: everything rests as long as before."""
         self._heap = [(Instant(until - by_ms), order, what) for until, order, what in self._heap]
         heapify(self._heap)
-        for until, _, what in self._heap:
+        # A session may be here several times. It rests until the last of them.
+        for until, what in self.ends():
             if isinstance(what, Session) and what.rests_until:
                 what.rests_until = until

@@ -137,11 +137,14 @@ class _View:
                 return _EPOCH + timedelta(milliseconds=message.enqueued_at)
             case SystemProperty.EXPIRES_AT:
                 until = message.expires_at
-                return None if until is None else _EPOCH + timedelta(milliseconds=until)
+                return None if until is None else _instant(until)
             case SystemProperty.DELIVERY_COUNT:
                 return message.delivery_count
             case SystemProperty.SIZE:
                 return message.size
+            case SystemProperty.ENQUEUED_SEQUENCE_NUMBER if message.origin and message.origin.hops:
+                # It was forwarded to the topic.
+                return message.origin.sequence_number
             case _:
                 return message.sequence_number
 

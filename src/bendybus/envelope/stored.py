@@ -68,6 +68,8 @@ PRIORITY_DEFAULT: Final = 4
 
 # The last millisecond of the year 9999. No SDK can write or show a later time.
 DUE_MAX: Final = 253_402_300_799_999
+# Stores keep a time in 64 bits. A lifetime that is added to such a due time must fit too.
+LIFETIME_MAX_MS: Final = 1 << 62
 
 # The flags: what the header said besides priority and lifetime (perhaps nothing), which parts follow,
 # whether the message was scheduled, and where its lifetime is.
@@ -216,7 +218,7 @@ def lifetime_ms(payload: bytes, ttl: int) -> int | None:
     created_at, ends_at = list_field(bare, at, _CREATION), list_field(bare, at, _EXPIRY)
     if not isinstance(created_at, Timestamp) or not isinstance(ends_at, Timestamp):
         return None
-    return max(0, ends_at - created_at)
+    return max(0, min(ends_at - created_at, LIFETIME_MAX_MS))
 
 
 def _skip_fields(buffer: bytes, pos: int, count: int) -> int:

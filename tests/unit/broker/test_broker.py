@@ -575,6 +575,21 @@ async def test_a_queue_that_nobody_uses_is_deleted_after_its_idle_time(open_brok
             broker.find("idle")
 
 
+async def test_a_queue_that_forwards_only_its_dead_letters_can_be_idle(open_broker):
+    # Its forwarder waited for them like a receiver, so the queue was never deleted.
+    async with open_broker() as broker:
+        letters = await broker.queues.create(PLAIN)
+        forwarding = {"auto_delete_on_idle_s": 300, "forward_dead_lettered_to": letters.path}
+        idle, awaited = [
+            await broker.queues.create(QueueDescription(EntityPath(name), **forwarding))
+            for name in ("idle", "awaited")
+        ]
+        await awaited.loaded()
+        awaited.wait(object(), SubQueue.DEAD_LETTER)
+        await broker.ticker.advance(301_000)
+        assert (idle.deleted, awaited.deleted) == (True, False)
+
+
 async def test_an_entity_that_is_sent_to_without_a_link_is_not_idle(open_broker):
     """Over HTTP, or by forwarding: only links and requests were noted."""
     async with open_broker() as broker:

@@ -272,6 +272,38 @@ async def test_what_was_being_forwarded_is_gone_after_emptying_and_forwarding_go
         assert len(await until_held(target, 1)) == 1
 
 
+@pytest.mark.row("B-08")
+async def test_a_pause_that_ends_after_an_emptying_disturbs_no_later_transfer(
+    catalog: SqliteCatalog, stores: list[GatedStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A second task began to move the same outbox, and the one that ended last failed with a KeyError.
+    monkeypatch.setattr(forwarding, "RETRY_AFTER_S", 0.3)
+    left, right = stores
+    async with at_work(catalog, stores) as broker:
+        target = await broker.queues.create(queue("target"))
+        source = await broker.queues.create(queue("source", forward_to="target"))
+        forwarder = broker.entities.forwarder(source)
+        go_away(broker, left)
+        await send(source, "early")
+        await forwarder.settled()
+        await come_back(broker, left)
+        await broker.empty()
+        right.shut()
+        sending = asyncio.create_task(send(source, "later"))
+        await asyncio.to_thread(right.reached.wait, 10)
+        right.let_one_through()
+        await sending
+        # The posting is stuck.
+        await asyncio.to_thread(right.reached.wait, 10)
+        (moving,) = forwarder._moving.values()
+        await asyncio.sleep(0.4)
+        assert [*forwarder._moving.values()] == [moving]
+        right.open_gate()
+        assert len(await until_held(target, 1)) == 1
+        await forwarder.settled()
+        assert moving.exception() is None
+
+
 # -- a partition of the destination that is away (P-16) ------------------------------
 
 

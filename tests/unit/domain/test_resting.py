@@ -10,7 +10,7 @@ from bendybus.domain.entities import QueueDescription
 from bendybus.domain.messages import Message, SubQueue
 from bendybus.domain.partition import Partition
 from bendybus.domain.resting import delay_ms
-from bendybus.domain.session_commands import AcceptSession, LockInSession, SessionAccepted
+from bendybus.domain.session_commands import AcceptSession, LockInSession, ReleaseSession, SessionAccepted
 from bendybus.names import EntityPath, Instant, PartitionNumber, SequenceNumber, SessionId
 
 AT = Instant(1_000_000)
@@ -134,3 +134,27 @@ def test_a_session_that_rests_is_offered_to_nobody_until_its_time_is_over() -> N
     assert partition.available() == 0
     partition.apply(Tick(), Instant(AT + 600_000))
     assert partition.available() == 1
+
+
+def test_a_clock_that_is_set_back_leaves_the_longest_rest_of_a_session() -> None:
+    partition = partition_of(3, "ada")
+    other = Message(b"x", size=1, session_id=SessionId("bob"))
+    partition.apply(Enqueue([other]), AT)
+    partition.apply(Confirm(other.sequence_number), AT)
+    rests = {"bob": [5_000], "ada": [10_000, 20_000, 30_000]}
+    for turn, (name, delays) in enumerate(rests.items()):
+        accepted, _ = partition.apply(AcceptSession(SessionId(name), bytes([turn]) * 14), AT)
+        assert isinstance(accepted, SessionAccepted) and accepted.lock is not None
+        count = len(delays)
+        entropy = bytes(range(100 * turn, 100 * turn + 14 * count))
+        given, _ = partition.apply(LockInSession(accepted.lock, count, entropy), AT)
+        assert isinstance(given, Given)
+        for message, delay in zip(given.messages, delays, strict=True):
+            abandon(partition, [message], AT, delay)
+        partition.apply(ReleaseSession(accepted.lock), AT)
+    partition.apply(Tick(), Instant(AT + 6_000))
+    assert partition.available() == 1
+    partition.apply(MoveLockEnds(6_000), AT)
+    for left_ms, available in ((23_999, 1), (24_000, 2)):
+        partition.apply(Tick(), Instant(AT + left_ms))
+        assert partition.available() == available

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from bendybus.amqp.message import Header, Properties, decode_message, encode_message
 from bendybus.amqp.types import Described, Float32, Int, Symbol, Timestamp, UByte
+from bendybus.domain.copies import origin_of
 from bendybus.domain.filters import NO_CHANGES, Changes, SystemProperty
 from bendybus.domain.intake import Accepting
-from bendybus.domain.messages import Message
+from bendybus.domain.messages import Message, Origin
 from bendybus.domain.topic_entities import TopicDescription
 from bendybus.envelope import admit, render
 from bendybus.envelope.contents import AmqpContents
@@ -113,6 +114,25 @@ def test_system_properties_are_found_where_amqp_has_them() -> None:
         SystemProperty.DELIVERY_COUNT: 0,
         SystemProperty.SIZE: message.size,
     }
+
+
+def test_an_expiry_after_the_year_9999_is_unknown_to_rules() -> None:
+    # .NET sends the largest time of its own; from the time of arrival on, the lifetime ends later than that.
+    message = stored()
+    message.expires_at = Instant(253_402_300_799_999 + 10)
+    assert CONTENTS.view(message).system(SystemProperty.EXPIRES_AT) is None
+
+
+def test_rules_see_the_number_that_a_forwarded_message_had_first() -> None:
+    # As its receivers do.
+    message = stored()
+    message.origin = Origin(SequenceNumber(3), hops=1)
+    view = CONTENTS.view(message)
+    assert view.system(SystemProperty.ENQUEUED_SEQUENCE_NUMBER) == origin_of(message).sequence_number == 3
+    assert view.system(SystemProperty.SEQUENCE_NUMBER) == 5
+    # A scheduled message has a new number when it is due.
+    message.origin = Origin(SequenceNumber(4))
+    assert view.system(SystemProperty.ENQUEUED_SEQUENCE_NUMBER) == origin_of(message).sequence_number == 5
 
 
 def test_an_action_changes_what_it_names_and_nothing_else() -> None:

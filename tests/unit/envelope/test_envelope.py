@@ -596,3 +596,17 @@ def test_the_lifetime_of_a_forwarded_message_begins_when_its_destination_enqueue
     destination = Partition(PartitionNumber(0), QUEUE)
     destination.apply(Enqueue([forwarded]), Instant(AT + 9000))
     assert (forwarded.enqueued_at, forwarded.expires_at) == (AT + 9000, AT + 14_000)
+
+
+@pytest.mark.parametrize("due", [None, AT + 60_000])
+def test_every_expiry_fits_in_64_bits(due: int | None) -> None:
+    # PostgreSQL would refuse the whole commit, and with it those of others.
+    payload = encode_message(
+        header=Header(ttl=(1 << 32) - 1),
+        message_annotations=None if due is None else {"x-opt-scheduled-enqueue-time": Timestamp(due)},
+        properties=Properties(creation_time=Timestamp(0), absolute_expiry_time=Timestamp((1 << 63) - 1)),
+        data=b"x",
+    )
+    message, _ = admit(payload, AT, QUEUE)
+    Partition(PartitionNumber(0), QUEUE).apply(Enqueue([message]), Instant(AT + 1000))
+    assert message.expires_at is None or message.expires_at < 1 << 63
