@@ -111,7 +111,7 @@ COVERS = {
     "cli/test_policies.py": "cli/policy",
     "cli/test_sessions.py": "cli/session operations/sessions",
     "cli/test_top.py": "cli/top",
-    "cli/test_transfer.py": "cli/transfer management/config_file",
+    "cli/test_transfer.py": "cli/transfer",
     "cli/test_backup.py": "cli/backup cli/operated server/operator server/backup server/backup_format "
     "server/backup_routes server/restore",
     "cli/test_entities.py": "cli/command cli/entity_options",
