@@ -137,13 +137,20 @@ def _rule(rule: Mapping[str, Any]) -> dict[str, Any]:
         own = {"Properties": rule["properties"]} if rule.get("properties") else {}
         described = {"FilterType": "Correlation", "CorrelationFilter": {**given, **own}}
     else:
+        given = _parameters(rule.get("parameters"))
         described = {
             "FilterType": "Sql",
-            "SqlFilter": {"SqlExpression": rule.get("sqlExpression") or EVERYTHING},
+            "SqlFilter": {"SqlExpression": rule.get("sqlExpression") or EVERYTHING, **given},
         }
     if rule.get("action"):
-        described["Action"] = {"SqlExpression": rule["action"]}
+        given = _parameters(rule.get("actionParameters"))
+        described["Action"] = {"SqlExpression": rule["action"], **given}
     return {"Name": rule["name"], "Properties": described}
+
+
+def _parameters(given: object) -> dict[str, object]:
+    """The emulator does not have them, and a file with them is refused; `import --from` takes them over."""
+    return {"Parameters": given} if given else {}
 
 
 _ACCEPTS_ALL: Final = _rule({"name": DEFAULT_RULE, "sqlExpression": EVERYTHING})
@@ -307,7 +314,7 @@ def _rule_elements(rule: Mapping[str, Any]) -> list[str]:
         }
         made = correlation_elements(fields, correlation.get("Properties") or {})
     else:
-        expression = (properties.get("SqlFilter") or {}).get("SqlExpression", EVERYTHING)
-        made = sql_elements("SqlFilter", expression)
-    action = (properties.get("Action") or {}).get("SqlExpression")
-    return list(rule_elements(rule["Name"], made, action))
+        sql = properties.get("SqlFilter") or {}
+        made = sql_elements("SqlFilter", sql.get("SqlExpression", EVERYTHING), sql.get("Parameters"))
+    action = properties.get("Action") or {}
+    return list(rule_elements(rule["Name"], made, action.get("SqlExpression"), action.get("Parameters")))

@@ -9,7 +9,8 @@ import pytest
 from bendybus.auth.connection_strings import ConnectionString
 from bendybus.errors import ArgumentError
 from bendybus.management.client import ManagementClient
-from bendybus.management.config_file import imported
+from bendybus.management.config_file import exported_namespace, imported
+from bendybus.management.filter_rules import RULE_DESCRIPTION, rule_elements, shown_rule, sql_elements
 from bendybus.testing import Server
 
 
@@ -64,3 +65,18 @@ def test_a_subscription_has_all_its_rules_or_does_not_exist(management):
     list(imported(management, namespace))
     made = [entry.name for entry in management.list("t/Subscriptions/s/Rules")]
     assert made == ["one", "two", "three"]
+
+
+def test_parameters_of_rules_come_along_from_another_namespace(server, management):
+    filters = sql_elements("SqlFilter", "n > @n", {"@n": 5})
+    with (
+        server.namespace() as other,
+        ManagementClient(ConnectionString.parse(other.connection_string)) as source,
+    ):
+        source.create("t", "TopicDescription", [])
+        source.create("t/Subscriptions/s", "SubscriptionDescription", [])
+        made = rule_elements("r", filters, "SET x = @x", {"@x": 1})
+        source.create("t/Subscriptions/s/Rules/r", RULE_DESCRIPTION, made)
+        list(imported(management, exported_namespace(source, "other")))
+    shown = shown_rule(management.get("t/Subscriptions/s/Rules/r"))
+    assert (shown["parameters"], shown["actionParameters"]) == ({"@n": 5}, {"@x": 1})
