@@ -88,7 +88,7 @@ class SignIn:
         form = await _form(request)
         if form is None:
             return self._page(request, _Form(), "The form is too large.", 413)
-        peer = request.headers.get("x-forwarded-for", request.client.host if request.client else "")
+        peer = _peer(request)
         if self._must_wait(peer):
             return self._page(request, form, "Too many wrong keys. Wait a minute and try again.", 429)
         try:
@@ -217,6 +217,17 @@ def _next(request: Request) -> str:
     if wanted.startswith(f"{ROOT}/") and "\\" not in wanted and "\n" not in wanted and "//" not in wanted:
         return wanted
     return f"{ROOT}/"
+
+
+def _peer(request: Request) -> str:
+    """The address of the browser.
+
+    The server, which comes over a unix socket, and a proxy on this machine write it to the end of the header.
+    The rest of it, and the header of any other client, may be invented.
+    """
+    host = "" if request.client is None else request.client.host
+    forwarded = ",".join(request.headers.getlist("x-forwarded-for")).rpartition(",")[2].strip()
+    return forwarded if forwarded and host in ("", *LOOPBACK) else host
 
 
 async def _form(request: Request) -> _Form | None:

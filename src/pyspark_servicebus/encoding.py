@@ -7,6 +7,7 @@ order of the groups does not matter, because order is defined only within a key.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from itertools import chain
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ import pyarrow as pa
 
 from bendybus.amqp.annotations import PARTITION_KEY
 from bendybus.amqp.message import annotation, identity, scan
+from bendybus.amqp.types import Timestamp
 from bendybus.client import encode
 from bendybus.session_ids import fold_case
 
@@ -129,8 +131,15 @@ def _others(batch: pa.RecordBatch, names: set[str]) -> dict[str, list[Any]]:
         columns["scheduled_enqueue_time_ms"] = [None if value is None else value // 1000 for value in micros]
     if "application_properties" in names:
         maps = batch.column("application_properties").to_pylist()
-        columns["application_properties"] = [None if pairs is None else dict(pairs) for pairs in maps]
+        columns["application_properties"] = [
+            None if pairs is None else {name: _property(value) for name, value in pairs} for pairs in maps
+        ]
     return columns
+
+
+def _property(value: Any) -> Any:
+    """The only type of Spark's that AMQP names otherwise."""
+    return Timestamp(round(value.timestamp() * 1000)) if isinstance(value, datetime) else value
 
 
 def _key_of(message: bytes) -> str | None:

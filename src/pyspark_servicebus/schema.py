@@ -12,13 +12,18 @@ from typing import Final
 from pyspark.sql.types import (
     BinaryType,
     DataType,
+    DateType,
+    DayTimeIntervalType,
+    DecimalType,
     IntegerType,
     LongType,
     MapType,
     StringType,
     StructField,
     StructType,
+    TimestampNTZType,
     TimestampType,
+    YearMonthIntervalType,
 )
 
 from bendybus.errors import ArgumentError
@@ -77,6 +82,13 @@ _WRITABLE: Final[dict[str, tuple[type[DataType], ...]]] = {
 }
 
 
+# Types that a property of a message cannot have.
+_NO_PROPERTY: Final = (
+    *(DateType, DecimalType, TimestampNTZType),
+    *(DayTimeIntervalType, YearMonthIntervalType),
+)
+
+
 COLUMNS: Final = tuple(_READ)
 ALL_COLUMNS: Final = StructType([StructField(name, kind) for name, kind in _READ.items()])
 
@@ -116,3 +128,9 @@ def check_writable(schema: StructType) -> None:
             )
         elif isinstance(field.dataType, MapType) and not isinstance(field.dataType.keyType, StringType):
             raise ArgumentError(f"The keys of column '{field.name}' must be strings.")
+        elif isinstance(field.dataType, MapType) and isinstance(field.dataType.valueType, _NO_PROPERTY):
+            kind = field.dataType.valueType.simpleString()
+            raise ArgumentError(
+                f"The values of column '{field.name}' are of the type {kind}, which properties of messages "
+                "do not have: cast them to string, double or timestamp."
+            )

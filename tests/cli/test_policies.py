@@ -69,6 +69,18 @@ def test_a_connection_string_opens_what_its_policy_allows(
     assert f"EntityPath={partitioned}" in bound
 
 
+@pytest.mark.parametrize("between", ["Subscriptions", "subscriptions"])
+def test_a_subscription_has_the_policies_of_its_topic(bendybus: Bendybus, policy: str, between: str) -> None:
+    topic = f"topic-{policy}"
+    bendybus("topic", "create", topic)
+    bendybus("subscription", "create", topic, "all")
+    bendybus("policy", "create", policy, "--rights", "Listen", "--entity", topic)
+    entity = f"{topic}/{between}/all"
+    bound = bendybus("policy", "connection-string", policy, "--entity", entity).stdout.strip()
+    assert f"SharedAccessKeyName={policy};" in bound and f"EntityPath={entity}" in bound
+    bendybus("topic", "delete", topic, "--yes")
+
+
 def test_a_rotated_key_opens_nothing_and_the_other_still_does(
     bendybus: Bendybus, attempt: Bendybus, partitioned: str
 ) -> None:

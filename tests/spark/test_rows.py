@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import uuid
 from dataclasses import replace
 from itertools import pairwise
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql.types import LongType, MapType, StringType, StructField, StructType
+from pyspark.sql.types import DecimalType, LongType, MapType, StringType, StructField, StructType
 
 from bendybus.amqp.message import Header, Properties, decode_message, encode_message
 from bendybus.amqp.types import Described, Int, Symbol, Timestamp
@@ -207,6 +208,10 @@ def test_raw_messages_are_sent_as_they_are_under_their_own_keys():
         ({"body": LongType()}, "'body' must be binary or string, not bigint"),
         ({"body": StringType(), "session_id": LongType()}, "'session_id' must be string"),
         ({"body": StringType(), "application_properties": MapType(LongType(), LongType())}, "keys of column"),
+        (
+            {"body": StringType(), "application_properties": MapType(StringType(), DecimalType(9, 2))},
+            r"type decimal\(9,2\)",
+        ),
     ],
 )
 def test_a_schema_that_does_not_fit_is_named(columns, named):
@@ -216,6 +221,16 @@ def test_a_schema_that_does_not_fit_is_named(columns, named):
 
 def test_what_was_read_can_be_written():
     check_writable(read_schema(reading()))
+
+
+def test_times_are_properties_of_their_own_type():
+    at = datetime.datetime(2026, 11, 19, 12, 0, 0, 123_000, tzinfo=datetime.UTC)
+    kinds = pa.map_(pa.string(), pa.timestamp("us", tz="Europe/Berlin"))
+    properties = pa.array([[("at", at), ("none", None)], None], kinds)
+    batch = pa.record_batch({"body": ["0", "1"], "application_properties": properties})
+    ((_, sent),) = MessageEncoder("p", group_by_id=False).groups(batch)
+    found = ReceivedMessage(sent[0]).application_properties
+    assert found == {"at": 1_795_089_600_123, "none": None} and type(found["at"]) is Timestamp
 
 
 # -- planning ---------------------------------------------------------------------------

@@ -30,10 +30,11 @@ def resource_path(uri: str) -> str:
 
     Without a scheme the text begins with the host: HTTP clients sign the bare host too.
     """
-    _, separator, rest = uri.partition("://")
-    authority_and_path = (rest if separator else uri).replace("\\", "/")
-    authority_and_path = authority_and_path.partition("?")[0].partition("#")[0]
-    _, _, path = authority_and_path.partition("/")
+    uri = uri.partition("?")[0].partition("#")[0].replace("\\", "/")
+    scheme, separator, rest = uri.partition("://")
+    # A path or a query may hold another URI, which is not the resource.
+    has_scheme = separator and "/" not in scheme
+    _, _, path = (rest if has_scheme else uri).partition("/")
     return entity_path(path)
 
 

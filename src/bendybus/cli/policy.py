@@ -20,6 +20,7 @@ from bendybus.cli.completion import entity_names
 from bendybus.cli.options import Duration, confirm, yes_option
 from bendybus.cli.output import note, show_many, show_one
 from bendybus.domain.durations import parse_duration
+from bendybus.domain.topic_entities import split_subscription
 from bendybus.errors import ConfigError, EntityExists, RuleNotFound
 
 __all__ = ["app"]
@@ -201,7 +202,8 @@ def _path(entity: str, name: str = "") -> str:
 
 def _found(command: Command, entity: str, name: str) -> dict[str, Any]:
     """The policy of the entity or, if it has none of this name, of the namespace. Subscriptions have none."""
-    owner = entity.partition("/Subscriptions/")[0]
+    subscription = split_subscription(entity)
+    owner = entity if subscription is None else subscription[0]
     if owner:
         try:
             return command.ask_json("GET", _path(owner, name))

@@ -7,7 +7,8 @@ server/emulator_config.py.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -25,7 +26,7 @@ from bendybus.domain.properties import (
     Property,
     ValueType,
 )
-from bendybus.errors import ArgumentError, EntityExists, EntityNotFound, Unauthorized
+from bendybus.errors import ArgumentError, BrokerError, EntityExists, EntityNotFound, Unauthorized
 from bendybus.management.client import NAMESPACE, QUEUES, TOPICS, ManagementClient
 from bendybus.management.entries import Entry
 from bendybus.management.filter_rules import (
@@ -136,13 +137,20 @@ def _rule(rule: Mapping[str, Any]) -> dict[str, Any]:
         own = {"Properties": rule["properties"]} if rule.get("properties") else {}
         described = {"FilterType": "Correlation", "CorrelationFilter": {**given, **own}}
     else:
+        given = _parameters(rule.get("parameters"))
         described = {
             "FilterType": "Sql",
-            "SqlFilter": {"SqlExpression": rule.get("sqlExpression") or EVERYTHING},
+            "SqlFilter": {"SqlExpression": rule.get("sqlExpression") or EVERYTHING, **given},
         }
     if rule.get("action"):
-        described["Action"] = {"SqlExpression": rule["action"]}
+        given = _parameters(rule.get("actionParameters"))
+        described["Action"] = {"SqlExpression": rule["action"], **given}
     return {"Name": rule["name"], "Properties": described}
+
+
+def _parameters(given: object) -> dict[str, object]:
+    """The emulator does not have them, and a file with them is refused; `import --from` takes them over."""
+    return {"Parameters": given} if given else {}
 
 
 _ACCEPTS_ALL: Final = _rule({"name": DEFAULT_RULE, "sqlExpression": EVERYTHING})
@@ -181,27 +189,28 @@ class Step:
 def imported(
     management: ManagementClient, namespace: Mapping[str, Any], *, dry_run: bool = False
 ) -> Iterator[Step]:
-    """Create the entities that do not exist; existing ones are not changed. Forwards are set when everything
-    exists, because a destination may come later in the file.
+    """Create the entities that do not exist; existing ones are not changed.
+
+    Each is complete when it is created, because a repetition after an interruption leaves it as it is. Only
+    entities that forward in a circle get their forwards when everything exists.
     """
-    forwarding: list[tuple[str, EntityKind, Mapping[str, Any]]] = []
-    for path, kind, described in _wanted(namespace):
-        given = _given(described)
+    circles: list[tuple[str, EntityKind, Mapping[str, Any]]] = []
+    for path, kind, described, in_circle in _destinations_first(_wanted(namespace)):
+        whole = _given(described)
+        given = {name: value for name, value in whole.items() if not (in_circle and name in _FORWARD_NAMES)}
         made = _Made(management, path, dry_run=dry_run)
-        without = {name: value for name, value in given.items() if name not in _FORWARD_NAMES}
         rules = (described.get("Rules") or ()) if kind is SUBSCRIPTION else ()
-        step = made.create(kind.label, kind.element, _elements(kind, without, rules))
+        step = made.create(kind.label, kind.element, _elements(kind, given, rules))
         yield step
         if step.outcome is Outcome.CREATED:
-            if len(without) < len(given):
-                forwarding.append((path, kind, given))
+            if len(given) < len(whole):
+                circles.append((path, kind, whole))
             # The first one was created with the subscription.
             for rule in rules[1:]:
-                made = _Made(management, f"{path}/Rules/{rule['Name']}", dry_run=dry_run)
-                yield made.create("rule", RULE_DESCRIPTION, _rule_elements(rule))
+                yield made.with_rule(rule)
     if not dry_run:
-        for path, kind, whole in forwarding:
-            management.update(path, kind.element, new_elements(kind, whole))
+        for path, kind, described in circles:
+            management.update(path, kind.element, new_elements(kind, described))
 
 
 _FORWARD_NAMES: Final = frozenset(row.name for row in _FORWARDS)
@@ -224,6 +233,17 @@ class _Made:
             outcome = Outcome.EXISTS
         return Step(self._path, kind, outcome)
 
+    def with_rule(self, rule: Mapping[str, Any]) -> Step:
+        """One more rule. Without it the subscription would take the wrong messages, so there is none then."""
+        made = _Made(self._management, f"{self._path}/Rules/{rule['Name']}", dry_run=self._dry_run)
+        try:
+            return made.create("rule", RULE_DESCRIPTION, _rule_elements(rule))
+        except BrokerError:
+            if not self._dry_run:
+                with suppress(BrokerError):
+                    self._management.delete(self._path)
+            raise
+
     def _seen(self) -> Outcome:
         try:
             self._management.get(self._path)
@@ -239,6 +259,25 @@ def _wanted(namespace: Mapping[str, Any]) -> Iterator[tuple[str, EntityKind, Map
         yield topic["Name"], TOPIC, topic
         for each in topic.get("Subscriptions") or ():
             yield subscription_path(topic["Name"], each["Name"]), SUBSCRIPTION, each
+
+
+def _destinations_first(
+    wanted: Iterable[tuple[str, EntityKind, Mapping[str, Any]]],
+) -> Iterator[tuple[str, EntityKind, Mapping[str, Any], bool]]:
+    """Each entity after its topic and after its destinations. True for one that forwards in a circle."""
+    waiting = {path.lower(): (path, kind, described) for path, kind, described in wanted}
+    while waiting:
+        ready = [name for name, (_, _, each) in waiting.items() if not _needed(name, each) & waiting.keys()]
+        for name in ready or [*waiting][:1]:
+            yield *waiting.pop(name), not ready
+
+
+def _needed(name: str, described: Mapping[str, Any]) -> set[str]:
+    topic = name.partition("/subscriptions/")[0]
+    properties = described.get("Properties") or {}
+    targets = (str(properties.get(each) or "") for each in _FORWARD_NAMES)
+    paths = {urlsplit(each).path if "://" in each else each for each in targets}
+    return {path.strip("/").lower() for path in paths if path} | {topic} - {name}
 
 
 def _given(described: Mapping[str, Any]) -> dict[str, object]:
@@ -275,7 +314,7 @@ def _rule_elements(rule: Mapping[str, Any]) -> list[str]:
         }
         made = correlation_elements(fields, correlation.get("Properties") or {})
     else:
-        expression = (properties.get("SqlFilter") or {}).get("SqlExpression", EVERYTHING)
-        made = sql_elements("SqlFilter", expression)
-    action = (properties.get("Action") or {}).get("SqlExpression")
-    return list(rule_elements(rule["Name"], made, action))
+        sql = properties.get("SqlFilter") or {}
+        made = sql_elements("SqlFilter", sql.get("SqlExpression", EVERYTHING), sql.get("Parameters"))
+    action = properties.get("Action") or {}
+    return list(rule_elements(rule["Name"], made, action.get("SqlExpression"), action.get("Parameters")))

@@ -36,13 +36,12 @@ _READ_TYPES: Final[Mapping[str, Callable[[str], object]]] = {
 _TYPE: Final = f"{{{INSTANCE}}}type"
 
 
-def sql_elements(kind: str, expression: str) -> str:
+def sql_elements(kind: str, expression: str, parameters: Mapping[str, object] | None = None) -> str:
     """The inside of a filter or an action in SQL; `kind` is SqlFilter, TrueFilter, SqlRuleAction..."""
-    return _typed(
-        "Action" if kind.endswith("Action") else "Filter",
-        kind,
-        element("SqlExpression", expression) + element("CompatibilityLevel", COMPATIBILITY_LEVEL),
-    )
+    inside = element("SqlExpression", expression) + element("CompatibilityLevel", COMPATIBILITY_LEVEL)
+    if parameters:
+        inside += f"<Parameters>{''.join(map(_property, parameters.items()))}</Parameters>"
+    return _typed("Action" if kind.endswith("Action") else "Filter", kind, inside)
 
 
 def correlation_elements(fields: Mapping[str, str], properties: Mapping[str, object]) -> str:
@@ -55,10 +54,15 @@ def correlation_elements(fields: Mapping[str, str], properties: Mapping[str, obj
     return _typed("Filter", "CorrelationFilter", inside)
 
 
-def rule_elements(name: str, filter_element: str, action: str | None) -> Iterator[str]:
-    """The whole description; without an action the rule changes nothing."""
+def rule_elements(
+    name: str, filter_element: str, action: str | None, parameters: Mapping[str, object] | None = None
+) -> Iterator[str]:
+    """The whole description; without an action the rule changes nothing. `parameters` are the action's."""
     yield filter_element
-    yield sql_elements("SqlRuleAction", action) if action else _typed("Action", "EmptyRuleAction", "")
+    if action:
+        yield sql_elements("SqlRuleAction", action, parameters)
+    else:
+        yield _typed("Action", "EmptyRuleAction", "")
     yield element("Name", name)
 
 
@@ -72,6 +76,8 @@ def shown_rule(entry: Entry) -> dict[str, object]:
             case "Action":
                 expression = child.findtext(f"{{{SERVICE_BUS}}}SqlExpression")
                 shown["action"] = expression or None
+                if parameters := _pairs(child, "Parameters"):
+                    shown["actionParameters"] = parameters
             case "CreatedAt":
                 shown["createdAt"] = child.text
     return shown
@@ -79,18 +85,25 @@ def shown_rule(entry: Entry) -> dict[str, object]:
 
 def _filter(child: Element) -> dict[str, object]:
     if _kind(child) != "CorrelationFilter":
-        return {"sqlExpression": child.findtext(f"{{{SERVICE_BUS}}}SqlExpression")}
+        parameters = _pairs(child, "Parameters")
+        also: dict[str, object] = {"parameters": parameters} if parameters else {}
+        return {"sqlExpression": child.findtext(f"{{{SERVICE_BUS}}}SqlExpression"), **also}
     fields: dict[str, object] = {}
     for field in child:
         name = bare_name(field)
         if name == "Properties":
-            fields["properties"] = {
-                pair.findtext(f"{{{SERVICE_BUS}}}Key", ""): _value(pair.find(f"{{{SERVICE_BUS}}}Value"))
-                for pair in field
-            }
+            fields["properties"] = _pairs(child, name)
         elif field.text:
             fields[shown_name(name)] = field.text
     return fields
+
+
+def _pairs(parent: Element, name: str) -> dict[str, object]:
+    """Names and values: the properties of a correlation, or the parameters of SQL."""
+    return {
+        pair.findtext(f"{{{SERVICE_BUS}}}Key", ""): _value(pair.find(f"{{{SERVICE_BUS}}}Value"))
+        for pair in parent.find(f"{{{SERVICE_BUS}}}{name}") or ()
+    }
 
 
 class _TypedText(str):

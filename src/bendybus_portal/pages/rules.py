@@ -193,8 +193,8 @@ def elements_of(rule: Mapping[str, Any]) -> Iterator[str]:
         }
         made = correlation_elements(fields, rule.get("properties") or {})
     else:
-        made = sql_elements(kind, str(rule.get("sqlExpression") or "1=1"))
-    return rule_elements(str(rule["name"]), made, rule.get("action"))
+        made = sql_elements(kind, str(rule.get("sqlExpression") or "1=1"), rule.get("parameters"))
+    return rule_elements(str(rule["name"]), made, rule.get("action"), rule.get("actionParameters"))
 
 
 def _listed(rules: list[dict[str, object]]) -> Html:

@@ -17,12 +17,18 @@ from bendybus.errors import Unauthorized
         "https://namespace.servicebus.windows.net/orders/",
         "https://localhost:5300/orders?api-version=2021-05&enrich=true",
         "localhost:5672/orders",
+        "localhost:5672/orders?back=https://elsewhere/",
         "sb://localhost//orders",
         "sb://localhost/%6Frders",
     ],
 )
 def test_scheme_host_port_case_and_query_do_not_count(uri: str) -> None:
     assert resource_path(uri) == "orders"
+
+
+@pytest.mark.parametrize("prefix", ["", "sb://"])
+def test_a_uri_in_the_path_does_not_lead_out_of_it(prefix: str) -> None:
+    assert covers("orders", resource_path(f"{prefix}localhost/orders/://localhost/"))
 
 
 @pytest.mark.parametrize("uri", ["sb://localhost", "sb://localhost:5672/", "ns.servicebus.windows.net", ""])

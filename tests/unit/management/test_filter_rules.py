@@ -75,3 +75,13 @@ def test_a_correlation_that_is_shown_can_be_put_again_with_its_types() -> None:
     # A time is shown as text, and is still a time when it is put again.
     assert shown["part"] == "0.5"
     assert correlation_elements({}, shown) == made
+
+
+def test_a_rule_that_is_shown_can_be_made_again_with_its_parameters() -> None:
+    filters = sql_elements("SqlFilter", "colour = @c AND n > @n", {"@c": "red", "@n": 5})
+    entry = read_answer(entry_body(RULE_DESCRIPTION, rule_elements("r", filters, "SET x = @x", {"@x": True})))
+    assert isinstance(entry, Entry)
+    shown = shown_rule(entry)
+    assert (shown["parameters"], shown["actionParameters"]) == ({"@c": "red", "@n": 5}, {"@x": True})
+    again = sql_elements("SqlFilter", str(shown["sqlExpression"]), {"@c": "red", "@n": 5})
+    assert again == filters
