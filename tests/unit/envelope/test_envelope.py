@@ -575,3 +575,19 @@ def test_a_long_lifetime_is_shown_as_it_was_sent_unless_the_entity_allows_less()
         assert head + bare == b"".join(render(message, message.payload, locked=True))
         seen = decode_message(head + bare).properties
         assert seen.absolute_expiry_time - seen.creation_time == shown_ms
+
+
+@pytest.mark.parametrize("footer_first", [False, True])
+def test_a_message_or_batch_of_countless_sections_is_refused(footer_first: bool) -> None:
+    """Each takes five bytes, and everything else would wait until all of them have been looked at."""
+    footer = b"\x00\x53\x78\xc1\x01\x00" if footer_first else b""
+    for count in (9_999, 20_000):
+        payload = footer + b"\x00\x53\x75\xa0\x00" * count
+        if count < 10_000:
+            admit(payload, AT, QUEUE)
+            assert len(admit_batch(payload, AT, QUEUE, partitioned=False)[0]) == count
+            continue
+        with pytest.raises(ArgumentError, match="10000 sections"):
+            admit(payload, AT, QUEUE)
+        with pytest.raises(ArgumentError, match="10000 sections"):
+            admit_batch(payload, AT, QUEUE, partitioned=False)
