@@ -171,6 +171,7 @@ class OutgoingTransfers:
             delivery = unsettled.get(first)
             return [] if delivery is None else [delivery]
         span = (last - first) & SERIAL_MAX
+        self._session.connection.work += min(span, 2 * len(unsettled)) // DELIVERIES_PER_WORK
         if span < 2 * len(unsettled):
             delivery_ids: Sequence[int] = range(first, first + span + 1)
             if first > last:
