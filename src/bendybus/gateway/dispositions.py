@@ -202,5 +202,5 @@ class Dispositions:
 
 
 def _tokens(deliveries: Sequence[SentDelivery]) -> list[LockToken]:
-    """The tag of a delivery is the lock token of its message."""
-    return cast(list[LockToken], [delivery.tag for delivery in deliveries])
+    """The tag of a delivery is the lock token of its message. A client may name a delivery twice."""
+    return cast(list[LockToken], [*dict.fromkeys([delivery.tag for delivery in deliveries])])

@@ -166,3 +166,19 @@ async def test_outcomes_that_are_repeated_during_a_transaction_are_one_after_its
         connection.transactions.discharge(transaction.id).over(committed=False)
         assert link.settled == [(delivery.tag, Released())]
         assert gated.host.available(SubQueue.MAIN) == 1
+
+
+@pytest.mark.parametrize("outcome", [Accepted(), Modified(), Released()])
+async def test_a_delivery_that_is_named_twice_is_settled_once(outcome) -> None:
+    """The second time it would be too late, and the answer would say so of the first time too."""
+    async with gated_queue() as gated:
+        await gated.host.ask(Enqueue([message("m")]))
+        (locked,) = gated.host.lock(1, 1000, SubQueue.MAIN)
+        assert locked.lock_token is not None
+        connection, link = FakeConnection(), FakeLink()
+        dispositions = Dispositions(cast(Any, connection), cast(Any, link), gated.queue, lambda: None)
+        delivery = SentDelivery(0, locked.lock_token, cast(Any, link))
+        dispositions.outcomes(OutcomesReceived(cast(Any, link), [delivery, delivery], outcome, False))
+        connection.joined_outcomes.submit()
+        await gated.settled()
+        assert {state for _, state in link.settled} == {outcome}
