@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 from bendybus.amqp.performatives import (
     ACCEPTED,
     RECEIVER,
@@ -11,6 +13,7 @@ from bendybus.amqp.performatives import (
     Target,
 )
 from bendybus.engine.config import ConnectionConfig
+from bendybus.engine.deliveries import WaitingDelivery
 from bendybus.engine.events import (
     LinkAttached,
     LinkDrained,
@@ -216,3 +219,28 @@ def test_a_drain_nobody_asked_for_is_not_reported(peer: RawPeer) -> None:
     )
     assert peer.send(0, flow) == []
     assert link.credit == 100
+
+
+class _Unread(deque[WaitingDelivery]):
+    def __iter__(self):
+        raise AssertionError("all deliveries that wait were looked at")
+
+
+def test_a_drain_does_not_look_at_what_other_links_have_waiting(pair: WiredPair) -> None:
+    session, _ = pair.begin()
+    _, sending = pair.receiver("busy", session=session, credit=5000)
+    idle, quiet = pair.receiver("idle", session=session, credit=5)
+    outgoing = sending.session.outgoing
+    outgoing.window = 0
+    sending.send([(b"0", b"", b"x")] * 5000)
+    quiet.drain = True
+    outgoing._waiting = _Unread(outgoing._waiting)
+    quiet.drained()
+    assert quiet.credit == 0 and not quiet.drain
+    sending.drain = True
+    sending.drained()
+    assert sending.drain, "it is answered when all have been sent"
+    pair.pump()
+    idle.grant(1)
+    pair.pump()
+    assert not sending.drain and sending.waiting_count == 0

@@ -45,9 +45,9 @@ from bendybus.engine.events import (
 )
 from bendybus.engine.receiving import ReceivingLink
 from bendybus.engine.sending import SendingLink
-from bendybus.engine.work import PERFORMATIVE_WORK
+from bendybus.engine.work import DELIVERIES_PER_WORK, PERFORMATIVE_WORK
 from bendybus.errors import BrokerError, EntityNotFound, ProtocolError, Unauthorized, WireError
-from fix_engine import OPEN, SASL_START, RawPeer, begin_frame, receiving_link
+from fix_engine import OPEN, SASL_START, RawPeer, WiredPair, begin_frame, receiving_link
 from fix_examples import examples
 
 # Nothing a peer sends makes us write more than this for each frame it sent (an attach with all
@@ -346,3 +346,20 @@ def test_the_memory_of_a_large_open_is_counted() -> None:
     peer.give(SASL_START)
     peer.give(AMQP_HEADER, encode_frame(0, Open(container_id="c", properties={"p": _EMPTY_LISTS})))
     assert peer.server.held_bytes > 60 * len(_EMPTY_LISTS)
+
+
+def test_dispositions_over_many_deliveries_are_as_much_work_as_those_deliveries(pair: WiredPair) -> None:
+    """Until the outcome is durable, the same deliveries may be named again."""
+    _, link = pair.receiver(credit=5000)
+    link.send([(bytes(16), b"", b"x")] * 5000)
+    pair.pump()
+    again = encode_frame(0, Disposition(role=True, first=0, last=0xFFFFFFFF, state=ACCEPTED))
+    events = pair.server.receive_data(again * 1000, 0.0, 1024)
+    assert sum(len(event.deliveries) for event in events if isinstance(event, OutcomesReceived)) <= 10_000
+    assert pair.server.has_unread
+    nothing = encode_frame(0, Disposition(role=True, first=5000, last=0xFFFFFFFF, state=ACCEPTED))
+    before = pair.server.work
+    pair.server.read_on()
+    read = pair.server.work
+    assert pair.server.receive_data(nothing * 100, 0.0) == []
+    assert read > before and pair.server.work - read >= 100 * (2 * 5000 // DELIVERIES_PER_WORK)

@@ -154,8 +154,7 @@ COVERS = {
     # AMQP links.
     "unit/gateway/test_probation.py": "gateway/connection gateway/gateway",
     "unit/gateway/test_settlement.py": "gateway/dispositions",
-    "unit/gateway/test_browsing_links.py": "gateway/browser gateway/selective_receiver "
-    "gateway/source_filters",
+    "unit/gateway/test_browsing_links.py": "gateway/browser gateway/selective_receiver",
     "unit/gateway/test_peeking.py": "gateway/management/messages gateway/management/operation",
     "unit/gateway/test_filter_rules.py": "gateway/management/filter_rules",
     "unit/gateway/test_memory_budget.py": "gateway/holdings",

@@ -56,6 +56,9 @@ _SECTION_NAMES: Final = {
     "amqp:footer:map": FOOTER,
 }
 
+# More sections than any message has.
+UNLIMITED: Final = 1 << 62
+
 _U32: Final = struct.Struct(">I")
 
 _EMPTY: Final = 0
@@ -115,20 +118,20 @@ class Sections:
 # -- the walk over the sections -------------------------------------------------------------
 
 
-def scan(buffer: bytes, start: int = 0, end: int | None = None) -> Sections:
+def scan(buffer: bytes, start: int = 0, end: int | None = None, sections_max: int = UNLIMITED) -> Sections:
     """Find the sections of the message in `buffer[start:end]`. Sizes are checked, contents not."""
     if end is None:
         end = len(buffer)
     try:
-        return _scan(buffer, start, end)
+        return _scan(buffer, start, end, sections_max)
     except MALFORMED as cause:
         raise WireError(f"malformed message: {cause}") from None
 
 
-def _scan(buffer: bytes, pos: int, end: int) -> Sections:
+def _scan(buffer: bytes, pos: int, end: int, sections_max: int) -> Sections:
     sections = Sections()
     sections.end = end
-    last = 0
+    last = count = 0
     while pos < end:
         section = pos
         if buffer[pos] == 0x00 and buffer[pos + 1] == 0x53:
@@ -152,6 +155,9 @@ def _scan(buffer: bytes, pos: int, end: int) -> Sections:
         if code <= last and not (code == last and code in _REPEATABLE):
             raise WireError(f"section 0x{code:x} at byte {section} comes after section 0x{last:x}")
         if code >= DATA:
+            count += 1
+            if count > sections_max:
+                raise _too_many(sections_max)
             _note_body(sections, code, last, section)
         elif code == PROPERTIES:
             sections.properties = section
@@ -178,7 +184,11 @@ def _note_body(sections: Sections, code: int, last: int, section: int) -> None:
         raise WireError(f"body sections 0x{last:x} and 0x{code:x} in one message")
 
 
-def in_order(buffer: bytes) -> bytes:
+def _too_many(sections_max: int) -> WireError:
+    return WireError(f"a message with more than {sections_max} sections")
+
+
+def in_order(buffer: bytes, sections_max: int = UNLIMITED) -> bytes:
     """The sections of a message in the order of the standard, whatever order they came in.
 
     Some clients write the footer before the body, or annotations after it. Duplicate sections
@@ -189,6 +199,8 @@ def in_order(buffer: bytes) -> bytes:
     try:
         while pos < len(buffer):
             start = pos
+            if len(sections) == sections_max:
+                raise _too_many(sections_max)
             pos = _end_of(buffer, start)
             if pos > len(buffer):
                 raise WireError(f"the section at byte {start} ends at byte {pos}, its message before")

@@ -58,9 +58,6 @@ class OutgoingTransfers:
             return 0
         return self._session.connection.config.unsettled_max - len(self.unsettled) - len(self._waiting)
 
-    def has_waiting(self, link: SendingLink) -> bool:
-        return any(waiting.link is link for waiting in self._waiting)
-
     # -- out ---------------------------------------------------------------------------
 
     def send(
@@ -78,6 +75,7 @@ class OutgoingTransfers:
                 waiting = WaitingDelivery(link, tag, head, memoryview(body), settled, message_format, state)
                 self._count_waiting(waiting.size)
                 self._waiting.append(waiting)
+                link.waiting_count += 1
             self._send_waiting()
 
     def _send_whole(
@@ -118,6 +116,7 @@ class OutgoingTransfers:
             if self._send_frame(delivery):
                 waiting.popleft()
                 self._count_waiting(-delivery.size)
+                delivery.link.waiting_count -= 1
                 delivery.link.sent_waiting()
 
     def _send_frame(self, delivery: WaitingDelivery) -> bool:
@@ -171,6 +170,7 @@ class OutgoingTransfers:
             delivery = unsettled.get(first)
             return [] if delivery is None else [delivery]
         span = (last - first) & SERIAL_MAX
+        self._session.connection.work += min(span, 2 * len(unsettled)) // DELIVERIES_PER_WORK
         if span < 2 * len(unsettled):
             delivery_ids: Sequence[int] = range(first, first + span + 1)
             if first > last:
@@ -202,6 +202,7 @@ class OutgoingTransfers:
             self._waiting = deque(waiting for waiting in self._waiting if waiting.link is not link)
             left = sum(waiting.size for waiting in self._waiting)
             self._count_waiting(left - self._waiting_bytes)
+            link.waiting_count = 0
         return unsettled
 
     def drop_all(self) -> dict[SendingLink, list[SentDelivery]]:
@@ -209,6 +210,8 @@ class OutgoingTransfers:
         by_link: dict[SendingLink, list[SentDelivery]] = {}
         for delivery in self.unsettled.values():
             by_link.setdefault(delivery.link, []).append(delivery)
+        for waiting in self._waiting:
+            waiting.link.waiting_count = 0
         self.unsettled.clear()
         self._waiting.clear()
         self._count_waiting(-self._waiting_bytes)

@@ -24,12 +24,22 @@ __all__ = ["SendingLink"]
 class SendingLink(Link):
     role = SENDER
 
-    __slots__ = ("_credit", "_drained_owed", "_head", "_left_unsettled", "delivery_count", "drain")
+    __slots__ = (
+        "_credit",
+        "_drained_owed",
+        "_head",
+        "_left_unsettled",
+        "delivery_count",
+        "drain",
+        "waiting_count",
+    )
 
     def __init__(self, session: Session, name: str, handle: int) -> None:
         super().__init__(session, name, handle)
         self.delivery_count = 0
         self.drain = False
+        # Deliveries that wait for the session's window.
+        self.waiting_count = 0
         self._credit = 0
         self._drained_owed = False
         self._left_unsettled: list[SentDelivery] | None = None
@@ -114,7 +124,7 @@ class SendingLink(Link):
         """
         if self.state is not LinkState.ATTACHED or not self.drain:
             return
-        if self.session.outgoing.has_waiting(self):
+        if self.waiting_count:
             self._drained_owed = True
             return
         self.delivery_count = add(self.delivery_count, self._credit)

@@ -41,6 +41,7 @@ from bendybus.engine.outgoing import OutgoingTransfers
 from bendybus.engine.packing import pack_dispositions
 from bendybus.engine.receiving import ReceivingLink
 from bendybus.engine.states import SESSION, LinkState, SessionInput, SessionState
+from bendybus.engine.work import OUTCOMES_PER_WORK
 from bendybus.errors import BrokerError, ProtocolError
 
 if TYPE_CHECKING:
@@ -284,6 +285,7 @@ class Session:
         if role is RECEIVER:
             deliveries = self.outgoing.select(first, last)
             if deliveries:
+                self.connection.work += len(deliveries) // OUTCOMES_PER_WORK
                 if settled:
                     self.outgoing.forget(deliveries)
                 self.connection.events.add_outcomes(deliveries, state, settled)

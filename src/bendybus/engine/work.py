@@ -12,6 +12,7 @@ __all__ = [
     "BYTES_PER_WORK",
     "DELIVERIES_PER_WORK",
     "FRAME_WORK",
+    "OUTCOMES_PER_WORK",
     "PERFORMATIVE_WORK",
     "WORK_UNLIMITED",
     "value_memory",
@@ -26,8 +27,10 @@ PERFORMATIVE_WORK: Final = 16
 # by value: this many bytes, which may be as many values, take about as long as a unit of work.
 BYTES_PER_WORK: Final = 64
 
-# Unsettled deliveries of a session that are looked through in a unit of work when one of its links ends.
+# Unsettled deliveries of a session that are looked through in a unit of work, when one of its links ends or
+# for the range of a disposition. Each delivery in the range takes longer, because it is settled then.
 DELIVERIES_PER_WORK: Final = 256
+OUTCOMES_PER_WORK: Final = 8
 
 # More than any call has to do.
 WORK_UNLIMITED: Final = 1 << 62

@@ -67,6 +67,10 @@ __all__ = [
 HEADER_BYTES_MAX: Final = 64 * 1024
 PROPERTY_BYTES_MAX: Final = 32 * 1024
 
+# A section takes five bytes, so a large message may have millions, and each message of a batch is one. Azure
+# takes 4,500 messages in a batch.
+SECTIONS_MAX: Final = 10_000
+
 _FOOTER: Final = b"\x00\x53\x78"
 _MAP32_SECTION: Final = Struct(">4sII")
 
@@ -266,11 +270,14 @@ def _with_delivery_time(payload: bytes, at: Instant) -> bytes:
 
 
 def _ordered(payload: bytes) -> bytes:
-    """The message with its sections in the order of the standard; unchanged if they are in order."""
+    """The message with its sections in the order of the standard; unchanged if they are in order.
+
+    `WireError` if it has more sections than a client may send.
+    """
     try:
-        scan(payload)
+        scan(payload, sections_max=SECTIONS_MAX)
     except WireError:
-        return in_order(payload)
+        return in_order(payload, SECTIONS_MAX)
     return payload
 
 

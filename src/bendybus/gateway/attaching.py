@@ -20,7 +20,7 @@ from bendybus.engine.receiving import ReceivingLink
 from bendybus.engine.sending import SendingLink
 from bendybus.errors import EntityNotFound, InvalidField, InvalidOperation, NotSupported, Unauthorized
 from bendybus.gateway.addresses import Address, NodeKind
-from bendybus.gateway.attachments import Attachment
+from bendybus.gateway.attachments import Attachment, Destination
 from bendybus.gateway.browser import COPY, MOVE, Browser
 from bendybus.gateway.cbs import CbsNode
 from bendybus.gateway.client_entities import (
@@ -147,7 +147,9 @@ def _attach_via(
     connection.transactions.coordination(link.session).enter(via, receives=False)
     accept_sender(link, entity, {TRANSFER_DESTINATION: destination})
     link.grant(SENDER_CREDIT)
-    return Attachment(Sender(connection, link, entity, via), address.resource, Right.SEND, via)
+    node = Sender(connection, link, entity, via)
+    through = Destination(target.resource, entity)
+    return Attachment(node, address.resource, Right.SEND, via, destination=through)
 
 
 def _attach_outbound(connection: AmqpConnection, link: SendingLink) -> Attachment:

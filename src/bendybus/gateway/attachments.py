@@ -16,7 +16,7 @@ from bendybus.gateway.holds import Hold
 from bendybus.gateway.receiver import Receiver
 from bendybus.gateway.sender import Sender
 
-__all__ = ["Attachment", "InboundNode", "Node", "OutboundNode"]
+__all__ = ["Attachment", "Destination", "InboundNode", "Node", "OutboundNode"]
 
 
 class InboundNode(Protocol):
@@ -41,6 +41,14 @@ Node: TypeAlias = InboundNode | OutboundNode
 
 
 @dataclass(frozen=True, slots=True)
+class Destination:
+    """The entity that a link sends to through another one. It needs Send on both."""
+
+    resource: str
+    entity: SendTarget
+
+
+@dataclass(frozen=True, slots=True)
 class Attachment:
     """An accepted link, and the right that it needs."""
 
@@ -52,6 +60,20 @@ class Attachment:
     """None at `$cbs`, and while the entity is being created."""
     hold: Hold | None = None
     """The hold on an entity that may end with the link."""
+    destination: Destination | None = None
+    """Where a link sends to if not to its entity."""
+
+    @property
+    def needed(self) -> list[tuple[str, Right]]:
+        """The rights that the client must have for as long as the link is attached."""
+        needed = [] if self.right is None else [(self.resource, self.right)]
+        if self.destination is not None:
+            needed.append((self.destination.resource, Right.SEND))
+        return needed
+
+    def is_about(self, entity: object) -> bool:
+        """Whether changes of this entity matter to the link."""
+        return self.entity is entity or (self.destination is not None and self.destination.entity is entity)
 
     def refuse_changed(self) -> None:
         """The entity was updated or deleted: raise the reason if this link is no longer allowed."""
@@ -60,6 +82,10 @@ class Attachment:
             return
         if entity.deleted:
             raise EntityNotFound(entity.path)
+        if self.destination is not None:
+            if self.destination.entity.deleted:
+                raise EntityNotFound(self.destination.entity.path)
+            self.destination.entity.refuse_sending()
         if entity.faults is not None:
             entity.faults.refuse_link(entity.path)
         if isinstance(self.node, Sender):

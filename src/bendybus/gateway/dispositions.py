@@ -48,6 +48,8 @@ class Dispositions:
         self._closed = False
         self._enlisted: dict[bytes, Transaction] = {}
         """The transactions that are not over yet, by the tags of the deliveries that they settle."""
+        self._outcomes_after: set[bytes] = set()
+        """The tags of deliveries that get another outcome if their transaction is rolled back."""
 
     def outcomes(self, event: OutcomesReceived) -> None:
         """The client settles; the answer is sent when the outcome is durable."""
@@ -81,17 +83,22 @@ class Dispositions:
         self._go_on()
 
     def _without_enlisted(self, event: OutcomesReceived) -> OutcomesReceived:
-        """The event without deliveries that a transaction settles. A rollback leaves them this outcome."""
+        """The event without deliveries that a transaction settles. A rollback leaves them this outcome.
+
+        A client may name outcomes again and again, but the first one is what happens to the message.
+        """
         free: list[SentDelivery] = []
         for delivery in event.deliveries:
             transaction = self._enlisted.get(delivery.tag)
             if transaction is None:
                 free.append(delivery)
-            else:
+            elif delivery.tag not in self._outcomes_after:
+                self._outcomes_after.add(delivery.tag)
                 transaction.when_over(partial(self._outcome_after, replace(event, deliveries=[delivery])))
         return event if len(free) == len(event.deliveries) else replace(event, deliveries=free)
 
     def _outcome_after(self, event: OutcomesReceived, committed: bool) -> None:
+        self._outcomes_after.discard(event.deliveries[0].tag)
         if not committed:
             self.outcomes(event)
             self._joined.submit()
@@ -195,5 +202,5 @@ class Dispositions:
 
 
 def _tokens(deliveries: Sequence[SentDelivery]) -> list[LockToken]:
-    """The tag of a delivery is the lock token of its message."""
-    return cast(list[LockToken], [delivery.tag for delivery in deliveries])
+    """The tag of a delivery is the lock token of its message. A client may name a delivery twice."""
+    return cast(list[LockToken], [*dict.fromkeys([delivery.tag for delivery in deliveries])])

@@ -88,6 +88,8 @@ class JoinedOutcomes:
                 for completion in answered:
                     completion.joined = joined
             for host, completion in completions.items():
-                host.submit(
-                    Complete(completion.tokens), completion.answer if completion.unanswered else ignore
-                )
+                if completion.unanswered:
+                    # A client that waits for an answer may name a delivery again. It is completed once.
+                    host.submit(Complete([*dict.fromkeys(completion.tokens)]), completion.answer)
+                else:
+                    host.submit(Complete(completion.tokens), ignore)

@@ -111,7 +111,7 @@ class Links:
     def entity_changed(self, entity: Entity[Any, Any, Any]) -> None:
         """An entity was updated or deleted: close the links that it no longer allows."""
         for link, attachment in list(self.attachments.items()):
-            if attachment.entity is entity:
+            if attachment.is_about(entity):
                 try:
                     attachment.refuse_changed()
                 except BrokerError as reason:
@@ -123,14 +123,14 @@ class Links:
         at = now()
         allowed: set[tuple[str, Right]] = set()
         for link, attachment in list(self.attachments.items()):
-            needed = attachment.resource, attachment.right
             # A client may have a thousand links to one queue.
-            if needed[1] is not None and needed not in allowed:
-                try:
-                    claims.require(needed[0], needed[1], at)
-                    allowed.add((needed[0], needed[1]))
-                except Unauthorized as ended:
-                    self._end(link, attachment, ended)
+            missing = [each for each in attachment.needed if each not in allowed]
+            try:
+                for resource, right in missing:
+                    claims.require(resource, right, at)
+                    allowed.add((resource, right))
+            except Unauthorized as ended:
+                self._end(link, attachment, ended)
             if isinstance(attachment.node, Receiver) and attachment.entity is not None:
                 attachment.node.tick(attachment.entity.now())
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from bendybus.amqp.performatives import Source
-from bendybus.amqp.types import Described, Symbol
+from bendybus.amqp.types import Described
 from bendybus.domain.routing import KEY_LENGTH_MAX
 from bendybus.domain.session_commands import SessionLock
 from bendybus.errors import ArgumentError
@@ -88,7 +88,7 @@ def answer_source(source: object, lock: SessionLock) -> Source:
         source.dynamic,
         source.dynamic_node_properties,
         source.distribution_mode,
-        {Symbol(name): value},
+        {name: value},
         source.default_outcome,
         source.outcomes,
         source.capabilities,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from bendybus.amqp.performatives import Source
-from bendybus.amqp.types import Described, Symbol
+from bendybus.amqp.types import Described
 from bendybus.broker.selection import Selection
 from bendybus.domain.filters import Selector
 from bendybus.engine.sending import SendingLink
@@ -43,10 +43,10 @@ class SourceFilters:
             if session is not None:
                 # A session keeps its order, so a selector is not offered there.
                 if is_session_filter(key, value):
-                    in_place[Symbol(key)] = value
+                    in_place[key] = value
             elif _is_selector(key, value):
                 selectors.append(_selector(value))
-                in_place[Symbol(key)] = value
+                in_place[key] = value
         return cls(session, Selection(selectors) if selectors else None, in_place)
 
     @classmethod

@@ -117,6 +117,9 @@ class Transactions:
                 self._ended[transaction.id] = TransactionTimedOut(
                     f"The transaction was open for more than {LIFETIME_S} seconds and has been rolled back."
                 )
+                if len(self._ended) > OPEN_MAX:
+                    # The client has not asked for the oldest one since, and is told that it is unknown.
+                    del self._ended[next(iter(self._ended))]
                 transaction.over(committed=False)
 
     def close(self, node: CoordinatorNode) -> None:

@@ -610,3 +610,19 @@ def test_every_expiry_fits_in_64_bits(due: int | None) -> None:
     message, _ = admit(payload, AT, QUEUE)
     Partition(PartitionNumber(0), QUEUE).apply(Enqueue([message]), Instant(AT + 1000))
     assert message.expires_at is None or message.expires_at < 1 << 63
+
+
+@pytest.mark.parametrize("footer_first", [False, True])
+def test_a_message_or_batch_of_countless_sections_is_refused(footer_first: bool) -> None:
+    """Each takes five bytes, and everything else would wait until all of them have been looked at."""
+    footer = b"\x00\x53\x78\xc1\x01\x00" if footer_first else b""
+    for count in (9_999, 20_000):
+        payload = footer + b"\x00\x53\x75\xa0\x00" * count
+        if count < 10_000:
+            admit(payload, AT, QUEUE)
+            assert len(admit_batch(payload, AT, QUEUE, partitioned=False)[0]) == count
+            continue
+        with pytest.raises(ArgumentError, match="10000 sections"):
+            admit(payload, AT, QUEUE)
+        with pytest.raises(ArgumentError, match="10000 sections"):
+            admit_batch(payload, AT, QUEUE, partitioned=False)

@@ -1,13 +1,16 @@
-"""Browsing by request, while what is looked at changes."""
+"""Browsing and receiving by request, while what is looked at changes."""
 
 from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from bendybus.amqp.message import decode_message, encode_message
 from bendybus.domain.commands import Enqueue, Post
-from bendybus.domain.messages import SubQueue
+from bendybus.domain.messages import Message, MessageState, SubQueue
 from bendybus.envelope import admit
+from bendybus.errors import StoreUnavailable
 from bendybus.gateway.management.messages import OPERATIONS
 from bendybus.gateway.management.operation import Managed
 from bendybus.names import EntityPath, Instant
@@ -32,3 +35,25 @@ async def test_a_peek_shows_messages_as_they_were_when_it_looked():
         assert found is not None
         (entry,) = found["messages"]
         assert decode_message(entry["message"]).message_annotations["x-opt-sequence-number"] == 1
+
+
+async def test_nothing_is_removed_for_an_answer_that_cannot_be_given():
+    """The deferred messages of one partition were removed before those of the next one were read."""
+    async with gated_queue(partitions=2) as gated:
+        numbers = []
+        for host in gated.queue.hosts:
+            sent, _ = admit(encode_message(data=b"x"), Instant(0), gated.queue.description)
+            sent.state = MessageState.DEFERRED
+            await host.ask(Enqueue([sent], shelved=True))
+            numbers.append(sent.sequence_number)
+
+        async def unreadable(messages: list[Message]) -> list[bytes | None]:
+            raise StoreUnavailable("away")
+
+        gated.queue.hosts[1].payloads = unreadable
+        managed = Managed(gated.queue, SubQueue.MAIN, None, {})
+        body = {"sequence-numbers": numbers, "receiver-settle-mode": 0}
+        with pytest.raises(StoreUnavailable):
+            await OPERATIONS["com.microsoft:receive-by-sequence-number"].run(managed, body)
+        await gated.settled()
+        assert [host.partition.counts().deferred for host in gated.queue.hosts] == [1, 1]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 
 from bendybus.amqp.codec import decode
@@ -15,10 +17,17 @@ from bendybus.amqp.performatives import (
     TransactionalState,
 )
 from bendybus.amqp.types import Symbol
-from bendybus.domain.commands import Abandon, Complete, DeadLetter, Defer, Release
+from bendybus.domain.commands import Abandon, Complete, DeadLetter, Defer, Enqueue, Release
+from bendybus.domain.messages import SubQueue
+from bendybus.engine.deliveries import SentDelivery
+from bendybus.engine.events import OutcomesReceived
 from bendybus.errors import ArgumentError, MessageLockLost, NotSupported
+from bendybus.gateway.dispositions import Dispositions
+from bendybus.gateway.joined_outcomes import JoinedOutcomes
 from bendybus.gateway.settlement import command_for_outcome, command_for_status, echo, lock_lost, rejection
+from bendybus.gateway.transactions import Transactions
 from bendybus.names import LockToken
+from fix_broker import gated_queue, message
 
 TOKENS = [LockToken(bytes(16))]
 DEAD = Rejected(
@@ -116,3 +125,60 @@ def test_a_reason_that_is_no_text_keeps_its_type():
     for command in (by_link, command_for_status(TOKENS, body)):
         assert (command.reason, command.description) == (None, "why")
         assert decode(command.properties)[0] == {"DeadLetterReason": 5, "other": True}
+
+
+class FakeConnection:
+    observer = None
+
+    def __init__(self) -> None:
+        self.transactions = Transactions()
+        self.joined_outcomes = JoinedOutcomes()
+
+    def flush_soon(self) -> None: ...
+
+
+class FakeLink:
+    def __init__(self) -> None:
+        self.settled: list[tuple[bytes, object]] = []
+
+    def answer(self, sent: list[SentDelivery], state: object) -> None: ...
+
+    def settle(self, sent: list[SentDelivery], state: object) -> None:
+        self.settled += [(delivery.tag, state) for delivery in sent]
+
+
+async def test_outcomes_that_are_repeated_during_a_transaction_are_one_after_its_rollback() -> None:
+    """Each would be kept until the transaction ends, and a client may send any number."""
+    async with gated_queue() as gated:
+        await gated.host.ask(Enqueue([message("m")]))
+        (locked,) = gated.host.lock(1, 1000, SubQueue.MAIN)
+        assert locked.lock_token is not None
+        connection, link = FakeConnection(), FakeLink()
+        dispositions = Dispositions(cast(Any, connection), cast(Any, link), gated.queue, lambda: None)
+        delivery = SentDelivery(0, locked.lock_token, cast(Any, link))
+        transaction = connection.transactions.declare(cast(Any, None), cast(Any, None))
+        enlisted = TransactionalState(transaction.id, Accepted())
+        dispositions.outcomes(OutcomesReceived(cast(Any, link), [delivery], enlisted, False))
+        before = len(transaction._ended)
+        for _ in range(1000):
+            dispositions.outcomes(OutcomesReceived(cast(Any, link), [delivery] * 10, Released(), False))
+        assert len(transaction._ended) == before + 1
+        connection.transactions.discharge(transaction.id).over(committed=False)
+        assert link.settled == [(delivery.tag, Released())]
+        assert gated.host.available(SubQueue.MAIN) == 1
+
+
+@pytest.mark.parametrize("outcome", [Accepted(), Modified(), Released()])
+async def test_a_delivery_that_is_named_twice_is_settled_once(outcome) -> None:
+    """The second time it would be too late, and the answer would say so of the first time too."""
+    async with gated_queue() as gated:
+        await gated.host.ask(Enqueue([message("m")]))
+        (locked,) = gated.host.lock(1, 1000, SubQueue.MAIN)
+        assert locked.lock_token is not None
+        connection, link = FakeConnection(), FakeLink()
+        dispositions = Dispositions(cast(Any, connection), cast(Any, link), gated.queue, lambda: None)
+        delivery = SentDelivery(0, locked.lock_token, cast(Any, link))
+        dispositions.outcomes(OutcomesReceived(cast(Any, link), [delivery, delivery], outcome, False))
+        connection.joined_outcomes.submit()
+        await gated.settled()
+        assert {state for _, state in link.settled} == {outcome}

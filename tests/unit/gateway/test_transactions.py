@@ -35,6 +35,20 @@ def test_a_transaction_open_for_too_long_is_rolled_back_and_says_so_once() -> No
         transactions.discharge(transaction.id)
 
 
+def test_only_so_many_that_were_open_for_too_long_are_remembered() -> None:
+    transactions = Transactions()
+    late: list[TransactionalState] = []
+    for turn in range(2):
+        for _ in range(OPEN_MAX):
+            late.append(TransactionalState(transactions.declare(NODE, SESSION).id))
+            transactions.find(late[-1])
+        transactions.tick(Instant(now() + LIFETIME_S * 1000 * (turn + 2)))
+    with pytest.raises(TransactionUnknown):
+        transactions.find(late[0])
+    with pytest.raises(TransactionTimedOut):
+        transactions.find(late[-1])
+
+
 def test_time_runs_from_the_first_operation_not_from_the_declaration() -> None:
     transactions = Transactions()
     transaction = transactions.declare(NODE, SESSION)

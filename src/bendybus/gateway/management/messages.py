@@ -26,6 +26,7 @@ from bendybus.domain.commands import (
     Given,
     LockDeferred,
     Peek,
+    Settled,
 )
 from bendybus.domain.messages import Message
 from bendybus.domain.session_commands import SessionLock
@@ -122,8 +123,13 @@ async def _receive_by_sequence_number(managed: Managed, body: Body) -> Answer:
                 if payload is None:
                     raise lock_lost(queue.path)
                 answers[message.sequence_number] = _deferred(message, payload, locked=not deletes)
-            if deletes:
-                await host.ask(Complete(_tokens(messages)))
+        if deletes:
+            # Not before all of them have been read: what is removed for an answer that is not given is lost.
+            for host, messages in taken:
+                removed = await host.ask(Complete(_tokens(messages)))
+                assert isinstance(removed, Settled)
+                if removed.lost:
+                    raise lock_lost(queue.path)
     except BrokerError:
         # All or none: a message locked for an answer that is not given is put back.
         for host, messages in taken:
