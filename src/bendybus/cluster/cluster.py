@@ -64,6 +64,8 @@ class Cluster:
         """Stands for the owner of a store that has none."""
         self.namespace: Callable[[], Mapping[str, object]] = dict
         """The settings of the namespace, where the catalog is."""
+        self.leader_changed: Callable[[], None] = _nothing
+        """Called when another broker has the catalog, or this one has it again."""
 
     def refuse(self, what: str, in_cluster: str = "") -> None:
         advice = in_cluster if self._owners_change and in_cluster else "Use a server with one broker for it."
@@ -89,8 +91,11 @@ class Cluster:
 
     def follow(self, broker: str, term: int) -> None:
         """This broker has the catalog from now on."""
+        is_new = term > self.term
         self._catalog, self.term = broker, term
         self.has_catalog = broker == self.me.broker
+        if is_new:
+            self.leader_changed()
 
     def know_stores(self, names: Iterable[str]) -> None:
         """Some broker has these stores. New ones have no owner, as far as is known here."""
@@ -248,6 +253,10 @@ class Cluster:
         (change,) = shown
         added, removed = (None, change) if isinstance(change, str) else (change, None)
         await self.leader.call("change-rules", (topic_path, name, added, removed), type(None))
+
+
+def _nothing() -> None:
+    """Nobody needs to know."""
 
 
 def stores_of(cluster: Cluster, broker: str) -> list[str]:

@@ -18,6 +18,7 @@ from msgspec import Raw
 
 from bendybus.broker.broker import Broker
 from bendybus.broker.departure import send_off
+from bendybus.broker.entities import Entities
 from bendybus.broker.entity import Entity
 from bendybus.broker.lifecycle import StoreState
 from bendybus.broker.openers import description_of
@@ -115,6 +116,13 @@ def _nothing() -> None:
     """Nobody needs the answer."""
 
 
+def _all_stay(entities: Entities) -> None:
+    """The broker that was deleting entities has ended, and cannot say that they stay."""
+    for entity in entities:
+        if isinstance(entity, Queue):
+            entity.leaving = False
+
+
 class Following:
     """The catalog's side of a broker in a cluster."""
 
@@ -127,6 +135,7 @@ class Following:
         self.leftovers = Leftovers(broker.entities, self._forget_claims)
         self.namespace_changed: Callable[[], None] = _nothing
         """Called when the settings of the namespace have changed."""
+        cluster.leader_changed = partial(_all_stay, broker.entities)
 
     @property
     def changing(self) -> asyncio.Lock:
@@ -241,6 +250,8 @@ class Following:
     async def catch_up(self) -> None:
         """Compare everything with the catalog: the connection to it was lost for a while."""
         catalog = await self.fetch(self._cluster)
+        # Before it can begin another deletion.
+        _all_stay(self._entities)
         async with self._entities.changing:
             await self.compare(catalog.namespace(), catalog.entities())
 

@@ -175,6 +175,18 @@ def _away(path: str) -> None:
     raise StoreUnavailable(f"'{path}' is away.")
 
 
+async def test_an_entity_stays_if_the_broker_that_was_deleting_it_ends() -> None:
+    async with members() as cluster:
+        await cluster["a"].broker.queues.create(queue("orders"))
+        await cluster["a"].cluster.send_off([EntityPath("orders")], force=False)
+        here = cluster["b"].broker.queues.get("orders")
+        assert here.leaving
+
+        await cluster["b"].following.catch_up()
+
+        assert not here.leaving
+
+
 async def test_changes_that_cannot_be_passed_on_are_refused_by_name() -> None:
     async with members() as cluster:
         await cluster["a"].broker.queues.create(queue("orders"))

@@ -62,6 +62,19 @@ async def test_when_the_leader_dies_another_leads_and_the_former_changes_nothing
         await cluster.whole()
 
 
+async def test_an_entity_stays_if_the_leader_that_was_deleting_it_dies() -> None:
+    async with nodes("abc") as cluster:
+        await until(lambda: all(peer.link for peer in cluster["a"].cluster.peers.by_name.values()))
+        await cluster["a"].broker.queues.create(queue("orders"))
+        await cluster["a"].cluster.send_off([EntityPath("orders")], force=False)
+        assert [member.broker.queues.get("orders").leaving for member in cluster] == [False, True, True]
+
+        cluster["a"].cut()
+        await cluster.pass_time()
+
+        assert not any(member.broker.queues.get("orders").leaving for member in cluster)
+
+
 async def test_a_change_that_a_broker_was_not_told_is_found_by_the_next_heartbeat() -> None:
     async with nodes("ab") as cluster:
         cluster["b"].ownership.service = None
