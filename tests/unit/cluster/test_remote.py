@@ -25,7 +25,7 @@ from bendybus.domain.commands import (
     Renewed,
     Settled,
 )
-from bendybus.domain.entities import QueueDescription
+from bendybus.domain.entities import QueueDescription, Tier
 from bendybus.domain.leases import LeaseRequest
 from bendybus.domain.messages import Message, SubQueue
 from bendybus.domain.session_commands import AcceptSession, ReleaseSession, SessionAccepted, SetSessionState
@@ -195,6 +195,19 @@ async def test_what_a_receiver_does_not_take_goes_back_uncounted_when_it_leaves(
         taken = await Taker(owner, 3).has(3)
         assert texts(taken) == ["one", "two", "three"]
         assert [message.delivery_count for message in taken] == [0, 0, 0]
+
+
+async def test_no_more_large_messages_are_asked_for_than_fit_into_memory(monkeypatch) -> None:
+    monkeypatch.setattr("bendybus.cluster.supply.KEEP_S", 1000)
+    async with members(tier=Tier.PREMIUM) as cluster:
+        here = await queue_at(cluster, "b", max_message_size_kb=100 * 1024)
+        (first,) = remote(here)
+        await first.ask(Enqueue(made(*map(str, range(10)))))
+        here.wait(Taker(here, 0), MAIN, 10)
+        await until(lambda: first.available(MAIN) > 0)
+        assert first.available(MAIN) == 2
+
+        assert texts(await Taker(here, 10).has(10)) == list(map(str, range(10)))
 
 
 async def test_what_nobody_takes_for_a_while_goes_back(monkeypatch) -> None:
