@@ -37,6 +37,7 @@ from bendybus.errors import (
     EntityNotFound,
     MessageLockLost,
     MessageNotFound,
+    MessageSizeExceeded,
     StoreUnavailable,
     Unavailable,
 )
@@ -617,6 +618,23 @@ async def test_a_transaction_is_committed_by_the_owner() -> None:
             await commit([(first, Enqueue(made("three"))), (first, Complete([message.lock_token]))])
         assert (await first.ask(Peek(SequenceNumber(0), 10))).messages[0].sequence_number
         assert len((await first.ask(Peek(SequenceNumber(0), 10))).messages) == 1
+
+
+@pytest.mark.parametrize("commands", [1, 3])
+async def test_a_transaction_that_does_not_fit_into_a_frame_is_refused(commands: int) -> None:
+    async with members() as cluster:
+        here = await queue_at(cluster, "b")
+        (first, *_) = remote(here)
+        await first.ask(Enqueue(made("one")))
+        (message,) = await Taker(here, 1, [first]).has(1)
+        payload = bytes(45 * 1024 * 1024)
+        large = [Message(payload, len(payload)) for _ in range(3)]
+
+        with pytest.raises(MessageSizeExceeded, match="transaction"):
+            await commit([(first, Enqueue(large[number::commands])) for number in range(commands)])
+
+        # Nothing else was affected.
+        assert await first.ask(Complete([message.lock_token])) == Settled([])
 
 
 async def test_a_topic_is_published_to_from_any_broker() -> None:
