@@ -107,6 +107,8 @@ class Entities:
         """Names that a new queue or topic may not have, in lower case."""
         self.cache = PayloadCache()
         self.changing = asyncio.Lock()
+        self.in_doubt = False
+        """Whether the catalog may list an entity whose creation has failed (cluster/sweeping.py)."""
         # In the order of arrival, so that a simulation can be repeated: tests/faults/simulation.
         self.timed: dict[Host[Any], None] = {}
         """The partitions that hold something with a deadline (ticker.py)."""
@@ -288,6 +290,7 @@ class Entities:
             logger.warning(
                 "'%s' may be in the catalog, so its partitions are kept for now: %s", record.path, failure
             )
+            self.in_doubt = True
             return
         own = [name for name in record.placement if name not in self.elsewhere.store_names]
         await drop_partitions([self.stores[name] for name in own], record.path)

@@ -7,16 +7,24 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
+from bendybus.broker.queue import Queue
 from bendybus.domain.messages import Message
 from bendybus.names import PartitionNumber
 
-__all__ = ["KEEP_S", "Arrivals", "Line"]
+__all__ = ["KEEP_S", "Arrivals", "Line", "demanded"]
 
 # The most that is asked for at once: a few times as much as a receiver takes from a partition at once.
 DEMAND_MAX: Final = 1000
+# If all of these messages were as large as the entity allows. Receivers have them in memory when they arrive.
+DEMAND_BYTES_MAX: Final = 256 * 1024 * 1024
 # A receiver that continues has new credit before that. Otherwise the messages are of more use to receivers of
 # other brokers. Not `Final`: tests change it, and compiled code has copies of what is final.
 KEEP_S = 0.1
+
+
+def demanded(queue: Queue, count: int) -> int:
+    """How many messages to ask for, for receivers that want this many."""
+    return min(count, max(1, DEMAND_BYTES_MAX // queue.description.max_message_bytes))
 
 
 class Line:

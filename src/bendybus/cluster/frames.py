@@ -20,11 +20,11 @@ from bendybus import errors
 from bendybus.cluster.heads import FrameError, MessageHead
 from bendybus.cluster.items import COMMANDS, REPLIES, Ask, Item, NewMessages, Refusal, Stored, kind_of
 from bendybus.cluster.new_messages import NewHead, messages_of
-from bendybus.domain.commands import Command, Enqueued, Reply
+from bendybus.domain.commands import Command, Enqueue, Enqueued, Reply
 from bendybus.domain.evaluation import Evaluated
 from bendybus.domain.messages import Message, Origin
-from bendybus.domain.session_commands import SessionAccepted
-from bendybus.errors import BrokerError
+from bendybus.domain.session_commands import SessionAccepted, SetSessionState
+from bendybus.errors import BrokerError, MessageSizeExceeded
 
 __all__ = ["FRAME_VERSION", "HEAD_MAX", "TAIL_MAX", "Frame", "FrameError", "FrameReader", "FrameWriter"]
 
@@ -35,6 +35,8 @@ TAIL_MAX: Final = 128 * 1024 * 1024
 # A head has a hundred bytes for a message, and a command has a few thousand messages at most. But session
 # states are in heads too, and one may be as large as a message.
 HEAD_MAX: Final = TAIL_MAX
+# The rest is for what is in the frame already, and for the heads.
+COMMIT_BYTES_MAX: Final = TAIL_MAX - 8 * 1024 * 1024
 
 # Of the memory for what arrives. It grows to hold the whole of a larger frame, and is kept up to this size.
 ROOM_MIN: Final = 256 * 1024
@@ -348,6 +350,21 @@ def payload_at(tail: memoryview, at: int, length: int) -> bytes:
     if not 0 <= at <= at + length <= len(tail):
         raise FrameError(f"a payload is outside of its frame: {length} bytes at {at} of {len(tail)}")
     return bytes(tail[at : at + length])
+
+
+def refuse_beyond_frame(work: Sequence[Command]) -> None:
+    """The commands of a transaction are in one frame. Single commands always fit."""
+    size = 0
+    for command in work:
+        if isinstance(command, Enqueue):
+            size += sum([message.size for message in command.messages])
+        elif isinstance(command, SetSessionState):
+            size += len(command.state or b"")
+    if size > COMMIT_BYTES_MAX:
+        raise MessageSizeExceeded(
+            f"The transaction has {size} bytes. On a server with several brokers, at most {COMMIT_BYTES_MAX} "
+            "bytes can be committed together."
+        )
 
 
 def refusal_of(request: int, error: BrokerError) -> Refusal:

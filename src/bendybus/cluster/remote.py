@@ -31,7 +31,7 @@ from bendybus.cluster.answers import (
     read_reply,
 )
 from bendybus.cluster.detached import receive_elsewhere
-from bendybus.cluster.frames import FrameWriter
+from bendybus.cluster.frames import FrameWriter, refuse_beyond_frame
 from bendybus.cluster.items import Ask, Commit, LookUp, Read
 from bendybus.cluster.new_messages import NewHead, enqueues_only, taken_apart
 from bendybus.cluster.paged_read import PagedRead
@@ -211,6 +211,7 @@ class RemotePartition:
         self, work: Sequence[tuple[PartitionPort, Command]], *, only_checks: bool = False
     ) -> None:
         """All partitions of a transaction are in one store, so they have one owner, which commits."""
+        refuse_beyond_frame([command for _, command in work])
         await self._owned()
         if self._pass_on is not None:
             raise PartitionMoved(f"Partition {self.number} of '{self.path}' has another owner now.")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from bendybus.broker.queue import Queue
 from bendybus.broker.selection import Selection
-from bendybus.cluster.arrivals import KEEP_S, Arrivals
+from bendybus.cluster.arrivals import KEEP_S, Arrivals, demanded
 from bendybus.cluster.items import Item, SelectiveDemand
 from bendybus.domain.messages import Message, SubQueue
 from bendybus.errors import BrokerError
@@ -104,7 +104,7 @@ class Selections:
         selected.awaited = True
         taken = selected.take(number, count, ANY_SIZE)
         if len(taken) < count:
-            selected.want(count - len(taken))
+            selected.want(demanded(self._queue, count - len(taken)))
             if self._asking is None:
                 self._asking = asyncio.get_running_loop().call_soon(self._ask)
         return taken

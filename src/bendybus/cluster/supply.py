@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from bendybus.broker.holders import SessionHolder
 from bendybus.broker.queue import Queue
-from bendybus.cluster.arrivals import KEEP_S, Arrivals, Line
+from bendybus.cluster.arrivals import KEEP_S, Arrivals, Line, demanded
 from bendybus.cluster.held_sessions import HeldSession, HeldSessions
 from bendybus.cluster.items import Demand, Item, SessionDemand
 from bendybus.cluster.selecting import GiveBack, Selections
@@ -120,7 +120,7 @@ class Supplier:
 
     def wanted(self, subqueue: SubQueue, count: int) -> None:
         """A receiver here waits for this many messages."""
-        self._arrivals[subqueue].want(count)
+        self._arrivals[subqueue].want(demanded(self._queue, count))
         self._ask_soon()
 
     def is_unknown(self, subqueue: SubQueue) -> bool:
@@ -294,6 +294,6 @@ class Supplier:
             return []
         taken = session.take(session.number, count, size_max)
         if len(taken) < count and session.is_empty:
-            session.want(count - len(taken))
+            session.want(demanded(self._queue, count - len(taken)))
             self._ask_soon()
         return taken

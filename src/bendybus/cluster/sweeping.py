@@ -113,6 +113,8 @@ class Sweep:
         if seen != self._seen:
             self._seen = seen
             self._due_at = loop.time() + SETTLED_AFTER_S
+        if self._leftovers.entities.in_doubt:
+            self._due_at = min(self._due_at, loop.time() + SETTLED_AFTER_S)
         is_idle = self._task is None or self._task.done()
         if cluster.has_catalog and is_idle and loop.time() >= self._due_at:
             self._due_at = loop.time() + EVERY_S
@@ -144,7 +146,8 @@ class Sweep:
                 raise StoreUnavailable("A messaging store has no owner now.")
             else:
                 unlisted[owner] = await peers[owner].call("list-leftovers", None, dict[str, list[Leftover]])
-        if not any(found for stores in unlisted.values() for found in stores.values()):
+        is_clean = not any(found for stores in unlisted.values() for found in stores.values())
+        if is_clean and not self._leftovers.entities.in_doubt:
             return
         placed = await self._placed()
         for owner, stores in unlisted.items():
@@ -166,7 +169,8 @@ class Sweep:
         """What the catalog lists, while no entity is being created.
 
         A deletion whose answer was lost may have happened. The others read the catalog, and have closed the
-        entity. The leader does so now: it must not look for partitions that are removed.
+        entity. The leader does so now: it must not look for partitions that are removed. A creation whose
+        answer was lost may have happened too. The leader takes it back.
         """
         entities = self._leftovers.entities
         async with entities.changing:
@@ -177,4 +181,12 @@ class Sweep:
             if gone:
                 logger.warning("the catalog does not list %s", ", ".join(f"'{each.path}'" for each in gone))
                 await entities.forget(gone)
-            return placed_in(records)
+            # Others serve them, and this broker has told a client that they were not created.
+            half_made = [record.path for record in records if entities.look_up(record.path) is None]
+            if half_made:
+                logger.warning(
+                    "the creation of %s failed: the catalog must not list it", ", ".join(half_made)
+                )
+                await asyncio.to_thread(self._catalog.remove, *half_made)
+            entities.in_doubt = False
+            return placed_in(record for record in records if record.path not in half_made)

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -203,7 +203,7 @@ class Supervisor:
         self._running[name] = process
         if self._stopping.is_set():
             # The others were told to end when this one was not there yet.
-            process.terminate()
+            _signal(process, signal.SIGTERM)
         assert process.stdin is not None and process.stdout is not None
         try:
             process.stdin.write(pickle.dumps(membership))
@@ -225,13 +225,19 @@ class Supervisor:
 
     async def _stop_all(self) -> None:
         for process in self._running.values():
-            process.terminate()
+            _signal(process, signal.SIGTERM)
         waiting = [asyncio.create_task(process.wait()) for process in self._running.values()]
         if waiting:
             _, late = await asyncio.wait(waiting, timeout=STOP_TIMEOUT_S)
             if late:
                 for process in list(self._running.values()):
-                    process.kill()
+                    _signal(process, signal.SIGKILL)
+
+
+def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    # It may have ended a moment ago.
+    with suppress(ProcessLookupError):
+        process.send_signal(number)
 
 
 async def _open_folder(folder: DataFolder) -> None:

@@ -25,7 +25,7 @@ from bendybus.domain.commands import (
     Renewed,
     Settled,
 )
-from bendybus.domain.entities import QueueDescription
+from bendybus.domain.entities import QueueDescription, Tier
 from bendybus.domain.leases import LeaseRequest
 from bendybus.domain.messages import Message, SubQueue
 from bendybus.domain.session_commands import AcceptSession, ReleaseSession, SessionAccepted, SetSessionState
@@ -37,6 +37,7 @@ from bendybus.errors import (
     EntityNotFound,
     MessageLockLost,
     MessageNotFound,
+    MessageSizeExceeded,
     StoreUnavailable,
     Unavailable,
 )
@@ -195,6 +196,19 @@ async def test_what_a_receiver_does_not_take_goes_back_uncounted_when_it_leaves(
         taken = await Taker(owner, 3).has(3)
         assert texts(taken) == ["one", "two", "three"]
         assert [message.delivery_count for message in taken] == [0, 0, 0]
+
+
+async def test_no_more_large_messages_are_asked_for_than_fit_into_memory(monkeypatch) -> None:
+    monkeypatch.setattr("bendybus.cluster.supply.KEEP_S", 1000)
+    async with members(tier=Tier.PREMIUM) as cluster:
+        here = await queue_at(cluster, "b", max_message_size_kb=100 * 1024)
+        (first,) = remote(here)
+        await first.ask(Enqueue(made(*map(str, range(10)))))
+        here.wait(Taker(here, 0), MAIN, 10)
+        await until(lambda: first.available(MAIN) > 0)
+        assert first.available(MAIN) == 2
+
+        assert texts(await Taker(here, 10).has(10)) == list(map(str, range(10)))
 
 
 async def test_what_nobody_takes_for_a_while_goes_back(monkeypatch) -> None:
@@ -604,6 +618,23 @@ async def test_a_transaction_is_committed_by_the_owner() -> None:
             await commit([(first, Enqueue(made("three"))), (first, Complete([message.lock_token]))])
         assert (await first.ask(Peek(SequenceNumber(0), 10))).messages[0].sequence_number
         assert len((await first.ask(Peek(SequenceNumber(0), 10))).messages) == 1
+
+
+@pytest.mark.parametrize("commands", [1, 3])
+async def test_a_transaction_that_does_not_fit_into_a_frame_is_refused(commands: int) -> None:
+    async with members() as cluster:
+        here = await queue_at(cluster, "b")
+        (first, *_) = remote(here)
+        await first.ask(Enqueue(made("one")))
+        (message,) = await Taker(here, 1, [first]).has(1)
+        payload = bytes(45 * 1024 * 1024)
+        large = [Message(payload, len(payload)) for _ in range(3)]
+
+        with pytest.raises(MessageSizeExceeded, match="transaction"):
+            await commit([(first, Enqueue(large[number::commands])) for number in range(commands)])
+
+        # Nothing else was affected.
+        assert await first.ask(Complete([message.lock_token])) == Settled([])
 
 
 async def test_a_topic_is_published_to_from_any_broker() -> None:

@@ -11,6 +11,7 @@ from bendybus.cluster import sweeping
 from bendybus.domain.entities import QueueDescription
 from bendybus.errors import StoreUnavailable, Unavailable
 from bendybus.names import EntityPath, PartitionNumber
+from bendybus.store.catalog import EntityRecord
 from fix_async import until
 from fix_nodes import NodeMember, Nodes, nodes
 
@@ -151,6 +152,38 @@ async def test_the_leader_learns_of_a_deletion_whose_answer_was_lost(monkeypatch
         other.cut()
         await cluster.pass_time()
         assert all(store.owner.broker not in ("", other.name) for store in cluster.stores.values())
+
+
+async def test_an_entity_whose_creation_was_not_answered_is_taken_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with nodes("ab") as cluster:
+        await until(lambda: all(peer.link for peer in cluster["a"].cluster.peers.by_name.values()))
+        catalog = leader(cluster).catalog
+        add = catalog.add
+
+        def add_unheard(record: EntityRecord) -> None:
+            add(record)
+            raise StoreUnavailable("no answer")
+
+        def be_away(*_: EntityPath) -> None:
+            raise StoreUnavailable("away")
+
+        with monkeypatch.context() as outage:
+            outage.setattr(catalog, "add", add_unheard)
+            outage.setattr(catalog, "remove", be_away)
+            with pytest.raises(StoreUnavailable, match="not created"):
+                await leader(cluster).broker.queues.create(QueueDescription(GONE, enable_partitioning=True))
+        await cluster.rounds()
+        # The others have read it in the catalog.
+        assert [member.broker.entities.look_up(GONE) is None for member in cluster] == [True, False]
+
+        await sweep(leader(cluster))
+        await cluster.rounds()
+
+        assert [member.broker.entities.look_up(GONE) for member in cluster] == [None, None]
+        await until(lambda: not paths(cluster))
+        await new_queue(cluster, "gone")
 
 
 async def test_a_partition_that_is_open_is_not_removed() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,28 @@ async def test_a_broker_that_is_just_being_started_is_stopped_too(
             if process.returncode is None:
                 process.kill()
         await keeping
+
+
+async def test_a_broker_that_has_just_ended_does_not_keep_the_others_running(processes: Processes) -> None:
+    supervisor = Supervisor(Settings(), 2)
+    pipes = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE}
+    for name in "01":
+        supervisor._running[name] = await processes(pass_fds=(), **pipes)
+    ended, running = processes.started
+    ended.kill()
+    assert ended.stdin is not None and ended.stdout is not None
+    ended.stdin.close()
+    await ended.stdout.read()
+    await ended.wait()
+    await asyncio.sleep(0.01)
+
+    try:
+        await supervisor._stop_all()
+        assert running.returncode == -signal.SIGTERM
+    finally:
+        if running.returncode is None:
+            running.kill()
+            await running.wait()
 
 
 async def test_a_broker_that_cannot_be_started_again_is_tried_until_it_can(
