@@ -21,6 +21,7 @@ from bendybus.amqp.performatives import (
     SENDER,
     SND_SETTLED,
     SND_UNSETTLED,
+    DeliveryState,
     Error,
     Performative,
     Source,
@@ -225,6 +226,7 @@ class Client(asyncio.Protocol):
         target: str = "test",
         filter: dict[str, object] | None = None,  # noqa: A002 - AMQP's own word
         distribution_mode: str | None = None,
+        default_outcome: DeliveryState | None = None,
         properties: dict[str, object] | None = None,
     ) -> Receiver:
         """Attached and with this credit, or `LinkRefused`. `deletes`: receive and delete, else peek-lock."""
@@ -237,6 +239,7 @@ class Client(asyncio.Protocol):
             target=target,
             filter=filter,
             distribution_mode=distribution_mode,
+            default_outcome=default_outcome,
             properties=properties,
         )
         await receiver.attached()
@@ -254,13 +257,19 @@ class Client(asyncio.Protocol):
         target: str = "test",
         filter: dict[str, object] | None = None,  # noqa: A002 - AMQP's own word
         distribution_mode: str | None = None,
+        default_outcome: DeliveryState | None = None,
         properties: dict[str, object] | None = None,
     ) -> Receiver:
         """Asked for, and not answered yet."""
         link = session.attach(
             name or f"from-{address}-{next(self._names)}",
             RECEIVER,
-            source=Source(address=address, filter=filter, distribution_mode=distribution_mode),
+            source=Source(
+                address=address,
+                filter=filter,
+                distribution_mode=distribution_mode,
+                default_outcome=default_outcome,
+            ),
             target=Target(address=target),
             snd_settle_mode=SND_SETTLED if deletes else SND_UNSETTLED,
             rcv_settle_mode=RCV_FIRST if deletes else RCV_SECOND,

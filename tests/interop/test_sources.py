@@ -8,7 +8,16 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from bendybus.amqp.message import DecodedMessage, Header, Properties, decode_message, encode_message
-from bendybus.amqp.performatives import SND_SETTLED, Accepted, Error, Modified, Rejected, Released, Source
+from bendybus.amqp.performatives import (
+    SND_SETTLED,
+    Accepted,
+    DeliveryState,
+    Error,
+    Modified,
+    Rejected,
+    Released,
+    Source,
+)
 from bendybus.amqp.types import Described, Symbol, Timestamp, ULong
 from bendybus.engine.deliveries import Delivery
 from fix_client import Client, Endpoint, LinkRefused, Receiver
@@ -399,3 +408,34 @@ async def test_a_settled_browser_says_so(client: Client, queue: str) -> None:
     assert isinstance(source, Source)
     assert (link.link.remote.snd_settle_mode, source.distribution_mode) == (SND_SETTLED, "copy")
     assert [each.settled for each in await link.drain(1)] == [True]
+
+
+@pytest.mark.parametrize(
+    ("default", "counted"),
+    [(Modified(delivery_failed=True), 1), (Released(), 0), (None, 0)],
+    ids=["modified", "released", "none"],
+)
+async def test_a_delivery_that_is_settled_without_an_outcome_gets_the_default_one(
+    client: Client, queue: str, default: DeliveryState | None, counted: int
+) -> None:
+    """Proton settles like that. Before, the message stayed locked, whatever the source said."""
+    await send(client, queue, message("a"))
+    receiver = await client.receiver(queue, credit=2, default_outcome=default)
+    receiver.link.settle(await receiver.receive(), None)
+    client.flush()
+    (again,) = await receiver.receive()
+    header = decode_message(again.payload).header
+    assert (0 if header is None else header.delivery_count or 0) == counted
+
+
+async def test_the_default_outcome_may_complete(client: Client, queue: str) -> None:
+    await send(client, queue, message("a"), message("b"))
+    receiver = await client.receiver(queue, credit=1, default_outcome=Accepted())
+    (first,) = await receiver.receive()
+    receiver.link.settle([first], None)
+    receiver.grant(1)
+    (second,) = await receiver.receive()
+    assert texts([first]) != texts([second])
+    receiver.link.settle([second], None)
+    receiver.detach()
+    assert await browsed(client, queue) == []

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from bendybus.amqp.performatives import Accepted, TransactionalState
+from bendybus.amqp.performatives import Accepted, DeliveryState, Released, Source, TransactionalState
 from bendybus.broker.host import ignore
 from bendybus.broker.partition_port import ReceivingPort
 from bendybus.broker.queue import Queue
@@ -53,6 +53,8 @@ class Dispositions:
 
     def outcomes(self, event: OutcomesReceived) -> None:
         """The client settles; the answer is sent when the outcome is durable."""
+        if event.state is None and event.settled:
+            event = replace(event, state=self._default_outcome())
         if self._enlisted and not isinstance(event.state, TransactionalState):
             event = self._without_enlisted(event)
             if not event.deliveries:
@@ -81,6 +83,12 @@ class Dispositions:
             if not event.settled:
                 self._link.settle(event.deliveries, rejection(error))
         self._go_on()
+
+    def _default_outcome(self) -> DeliveryState:
+        """Of deliveries that the client settles without an outcome [AMQP 3.5.3]."""
+        source = self._link.source
+        named = source.default_outcome if isinstance(source, Source) else None
+        return Released() if named is None else named
 
     def _without_enlisted(self, event: OutcomesReceived) -> OutcomesReceived:
         """The event without deliveries that a transaction settles. A rollback leaves them this outcome.
