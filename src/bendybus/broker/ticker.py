@@ -113,13 +113,14 @@ class Ticker:
     async def _delete_idle(self, entity: SendTarget) -> None:
         if entity.deleted or not is_idle(entity, self._clock.now(), since=self._started_at):
             return
+        # First: a message that is activated after this counts as a use.
+        await entity.refresh()
+        if any(host.figures is None or host.figures.scheduled_count for host in entity.hosts):
+            return
         used_at = await self._entities.elsewhere.last_use(entity.path)
         if used_at is None:
             return
         entity.accessed_at = max(entity.accessed_at, used_at)
-        await entity.refresh()
-        if any(host.figures is None or host.figures.scheduled_count for host in entity.hosts):
-            return
         if entity.deleted or not is_idle(entity, self._clock.now(), since=self._started_at):
             return
         try:

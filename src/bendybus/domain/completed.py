@@ -38,6 +38,10 @@ __all__ = ["KEPT_BYTES_MAX", "KEPT_MAX", "CompletedMessages", "in_times"]
 KEPT_MAX: Final = 500_000
 KEPT_BYTES_MAX: Final = 1 << 30
 
+# Entries of messages that are not kept any more, beyond as many as there are kept messages. Purges and replays
+# leave them behind, and they keep the messages in memory.
+STALE_MAX: Final = 1000
+
 # About 10 ms of work for one tick; the next tick continues.
 FORGOTTEN_AT_ONCE_MAX: Final = 5000
 
@@ -94,6 +98,8 @@ class CompletedMessages:
         self._run.insert(kept)
         changes.update(kept)
         self._make_room(changes)
+        if len(self._in_order) > 2 * len(self._run) + STALE_MAX:
+            self._in_order = deque(filter(self._is_current, self._in_order))
 
     def given(self, messages: list[Message]) -> list[Message]:
         """What a receiver gets of messages that `finish` will take: those that are kept change."""
@@ -142,9 +148,14 @@ class CompletedMessages:
         """The kept messages in the order of their completion, up to this time. Takes them from that order."""
         entries = self._in_order
         while entries and entries[0][0] <= until:
-            completed_at, message = entries.popleft()
-            if self._is_kept(message) and _completed_at(message) == completed_at:
-                yield message
+            entry = entries.popleft()
+            if self._is_current(entry):
+                yield entry[1]
+
+    def _is_current(self, entry: tuple[Instant, Message]) -> bool:
+        """Whether the message is still kept, and was not completed again since."""
+        completed_at, message = entry
+        return self._is_kept(message) and _completed_at(message) == completed_at
 
     def _is_kept(self, message: Message) -> bool:
         return message.subqueue is _COMPLETED and self._run.find(message.sequence_number) is message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from copy import copy
 
@@ -240,6 +241,16 @@ def test_kept_messages_are_forgotten_when_their_time_is_over() -> None:
     queue.later(60)
     queue.apply(Tick())
     assert (queue.rows, queue.partition.next_deadline()) == ({}, None)
+
+
+def test_a_message_that_is_put_back_again_and_again_takes_no_more_memory() -> None:
+    queue, (message,) = completed_ones()
+    for _ in range(3000):
+        assert queue.replay() == 1
+        queue.complete(queue.lock())
+    assert queue.kept == 1
+    # Once for each time it was completed, if nothing forgets them.
+    assert sys.getrefcount(message) < 2000
 
 
 def test_a_shorter_time_holds_for_what_is_kept_already() -> None:
