@@ -29,6 +29,7 @@ from bendybus.errors import WireError
 
 __all__ = [
     "BATCH_FORMAT",
+    "TTL_LONG",
     "DecodedMessage",
     "Header",
     "HeaderField",
@@ -53,6 +54,10 @@ __all__ = [
     "scan",
     "split_batch",
 ]
+
+# A header's ttl holds 49 days. Its last value stands for a longer lifetime: the time between the properties
+# creation-time and absolute-expiry-time, as in messages of the SDKs.
+TTL_LONG: Final = 0xFFFFFFFF
 
 _U32: Final = struct.Struct(">I")
 

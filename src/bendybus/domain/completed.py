@@ -38,8 +38,8 @@ __all__ = ["KEPT_BYTES_MAX", "KEPT_MAX", "CompletedMessages", "in_times"]
 KEPT_MAX: Final = 500_000
 KEPT_BYTES_MAX: Final = 1 << 30
 
-# Entries of messages that are not kept any more, beyond as many as there are kept messages. Purges and replays
-# leave them behind, and they keep the messages in memory.
+# Entries of messages that are not kept any more, beyond as many as there are kept messages. Purges and
+# replays leave them behind, and they keep the messages in memory.
 STALE_MAX: Final = 1000
 
 # About 10 ms of work for one tick; the next tick continues.

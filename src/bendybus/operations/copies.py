@@ -8,15 +8,13 @@ from dataclasses import replace
 from typing import Final
 
 from bendybus.amqp.annotations import PARTITION_KEY, PREFIX, SCHEDULED_ENQUEUE_TIME
-from bendybus.amqp.message import Header, decode_message, encode_message
+from bendybus.amqp.message import TTL_LONG, Header, decode_message, encode_message
 from bendybus.amqp.sections import scan
 from bendybus.amqp.types import Timestamp
 from bendybus.client import ReceivedMessage
 
 __all__ = ["copy_of"]
 
-# The ttl of a lifetime that the header cannot hold: of more than 49 days.
-TTL_MS_LONG: Final = 0xFFFFFFFF
 # Until the year 10000. A message with a longer lifetime never expires.
 LIFETIME_MS_MAX: Final = 253_402_300_800_000
 
@@ -41,7 +39,7 @@ def copy_of(
     began_at, ends_at = parts.properties.creation_time or 0, parts.properties.absolute_expiry_time or 0
     if ttl is None and 0 < began_at < ends_at < LIFETIME_MS_MAX:
         # The lifetime stands nowhere else.
-        ttl, now = TTL_MS_LONG, round(time.time() * 1000)
+        ttl, now = TTL_LONG, round(time.time() * 1000)
         properties.creation_time = Timestamp(now)
         properties.absolute_expiry_time = Timestamp(now + ends_at - began_at)
     if message_id is not None:

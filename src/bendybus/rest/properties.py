@@ -15,7 +15,7 @@ from typing import Final
 from uuid import UUID
 
 from bendybus.amqp import annotations as annotation_names
-from bendybus.amqp.message import Header, Properties
+from bendybus.amqp.message import TTL_LONG, Header, Properties
 from bendybus.amqp.types import Timestamp
 from bendybus.domain.messages import Message, MessageState
 from bendybus.errors import ArgumentError
@@ -24,9 +24,6 @@ from bendybus.rest.headers import http_date, instant_of_date
 
 __all__ = ["broker_properties", "parse_json", "sections_of", "text_of"]
 
-# Milliseconds in an AMQP header's ttl: 32 bits. The last value stands for a lifetime of more than 49 days:
-# the time between the properties creation-time and absolute-expiry-time, as in messages of the SDKs.
-TTL_MS_LONG: Final = 0xFFFFFFFF
 # The last moment that SDKs can write: 9999-12-31T23:59:59.999Z. What lives longer never expires.
 INSTANT_MAX: Final = 253_402_300_799_999
 # The time between receiving a message and enqueueing it in its partition.
@@ -68,9 +65,9 @@ def sections_of(
     if not isinstance(given, dict):
         raise ArgumentError("BrokerProperties must be a JSON object.")
     lifetime_ms = _lifetime_ms(given, sent_at)
-    is_long = lifetime_ms is not None and lifetime_ms >= TTL_MS_LONG
+    is_long = lifetime_ms is not None and lifetime_ms >= TTL_LONG
     header = Header(
-        durable=_flag(given, "ForcePersistence") or None, ttl=TTL_MS_LONG if is_long else lifetime_ms
+        durable=_flag(given, "ForcePersistence") or None, ttl=TTL_LONG if is_long else lifetime_ms
     )
     annotations: dict[str, object] = {}
     for name, annotation in (

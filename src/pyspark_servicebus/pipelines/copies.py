@@ -17,6 +17,7 @@ import pyarrow as pa
 from bendybus.amqp.annotations import BROKER_SET, SCHEDULED_ENQUEUE_TIME
 from bendybus.amqp.codec import encode as encode_value
 from bendybus.amqp.message import (
+    TTL_LONG,
     Header,
     PropertyField,
     annotation,
@@ -37,9 +38,6 @@ MARK: Final = "x-opt-bendybus-source"
 
 _BROKERS_OWN: Final = BROKER_SET | {MARK.encode()}
 _PAST: Final = frozenset({SCHEDULED_ENQUEUE_TIME.encode()})
-
-# The ttl of a lifetime that the header cannot hold: of more than 49 days. It stands in two properties.
-_TTL_LONG: Final = 0xFFFFFFFF
 
 # The properties that dead-lettering added to the sender's own.
 _ADDED: Final = ("DeadLetterReason", "DeadLetterErrorDescription")
@@ -73,7 +71,7 @@ def revived(payload: bytes, mark: str, message_id: str | None = None) -> bytes:
 
 def _front(payload: bytes, sections: Sections, without: frozenset[bytes], mark: str | None) -> bytes:
     header = read_header(payload, sections.header)
-    ttl = _TTL_LONG if _is_long_lived(payload, sections) else header.ttl
+    ttl = TTL_LONG if _is_long_lived(payload, sections) else header.ttl
     front = encode_message(header=Header(durable=True, ttl=ttl, priority=header.priority))
     entries, count = map_entries(payload, sections.message_annotations, without)
     if mark is not None:
@@ -87,7 +85,7 @@ def _front(payload: bytes, sections: Sections, without: frozenset[bytes], mark: 
 
 def _is_long_lived(payload: bytes, sections: Sections) -> bool:
     """Whether only the properties have the lifetime: the time between creation and expiry."""
-    if read_header(payload, sections.header).ttl not in (None, _TTL_LONG):
+    if read_header(payload, sections.header).ttl not in (None, TTL_LONG):
         return False
     times = (PropertyField.ABSOLUTE_EXPIRY_TIME, PropertyField.CREATION_TIME)
     try:
