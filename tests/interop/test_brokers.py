@@ -21,7 +21,11 @@ from urllib.request import urlopen
 import pytest
 from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
-from azure.servicebus.management import ServiceBusAdministrationClient, SqlRuleFilter
+from azure.servicebus.management import (
+    EntityAvailabilityStatus,
+    ServiceBusAdministrationClient,
+    SqlRuleFilter,
+)
 
 from fix_processes import run_bendybus
 from fix_server import ServerProcess, StartServer, namespace
@@ -284,6 +288,9 @@ def test_a_server_that_was_killed_starts_again_with_all_brokers(cluster: ServerP
 
     assert not set(processes) & set(broker_processes(cluster))
     with administration(cluster) as admin:
+        # Until the brokers are connected, each counts what it has itself, and says so.
+        while admin.get_queue("orders").availability_status != EntityAvailabilityStatus.AVAILABLE:
+            time.sleep(0.01)
         assert admin.get_queue_runtime_properties("orders").active_message_count == 40
     assert cluster.stop() == 0
 

@@ -246,6 +246,7 @@ def test_kept_messages_are_forgotten_when_their_time_is_over() -> None:
 def test_a_message_that_is_put_back_again_and_again_takes_no_more_memory() -> None:
     queue, (message,) = completed_ones()
     for _ in range(3000):
+        queue.later(0.001)
         assert queue.replay() == 1
         queue.complete(queue.lock())
     assert queue.kept == 1
