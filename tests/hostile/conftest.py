@@ -24,7 +24,8 @@ from fix_client import Client, Endpoint
 from fix_server import ServerProcess, namespace
 
 # An idle server has 65 MiB. What it may hold for all peers together: 32 MiB of payloads, 96 MiB in the
-# journals of its two stores, 16 MiB of unanswered messages for a connection, a page and a frame here and there.
+# journals of its two stores, 16 MiB of unanswered messages for a connection, a page and a frame here
+# and there.
 RESIDENT_MIB_MAX: Final = 320
 
 # Between two rounds of a bystander.
