@@ -1,13 +1,16 @@
 """The path of a commit: into the journal, and later into the database, together with others.
 
-A large commit goes straight to the database. So does the commit after a failed write of the journal. The
-failed record may be in the journal anyway. But its number is that of the next commit, which the database has,
-so the record is never read. While most messages stay, the journal saves nothing (turnover.py). Then the
-database gets what is pending, a part with each commit, and after that every commit that stores messages.
+A large commit goes straight to the database. So does the commit after a failed write. What failed may have
+been written anyway, but its number is that of the next commit, so it is never read, or it is overwritten.
+
+While most messages stay, the journal saves nothing (turnover.py). Then the database gets every commit that
+stores messages. What is pending stays in the journal and may never reach the database (ahead.py). A commit
+that changes something pending goes to the journal too, and the database gets a part of what is pending.
 """
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +18,7 @@ from typing import Final
 
 from bendybus.store.encoding import CommitRequest, requests_of, set_row_ids
 from bendybus.store.protocol import PartitionChanges
+from bendybus.store.sqlite.ahead import Ahead
 from bendybus.store.sqlite.commits import CommitStatements
 from bendybus.store.sqlite.encoding import EncodedRecords, encode_records
 from bendybus.store.sqlite.files import transaction
@@ -27,10 +31,12 @@ from bendybus.store.sqlite.witness import Witness
 
 __all__ = ["CommitPath"]
 
+logger = logging.getLogger(__name__)
+
 # A larger commit would fill the journal before its messages are removed, and be written once more than
 # needed.
 LARGE_COMMIT_BYTES: Final = 4 << 20
-# When a backlog begins, this much of what is pending is written to the database with each commit. It takes
+# If a commit cannot precede what is pending, this much of that is written to the database with it. It takes
 # about 3 ms, and more than a commit usually has.
 PART_BYTES: Final = 1 << 19
 # This many messages are removed from the database at once: about 20 ms of the writer's time. The journal
@@ -51,23 +57,36 @@ class CommitPath:
         self._removals = removals
         self.pending = Pending()
         self._opened: tuple[Journal, CommitStatements] | None = None
+        self._ahead = Ahead()
         self._next_id = 1
         self._turnover = Turnover()
 
-    def open(self, writer: sqlite3.Connection, last_commit: int) -> Sequence[Path]:
+    def open(self, writer: sqlite3.Connection, last_commit: int, ahead: Ahead) -> Sequence[Path]:
         """Write what a process that was killed has left in the journal. Returns the journal's files.
 
-        `last_commit`: the number of the last commit in the database.
+        `last_commit`, `ahead`: the commits that the database has.
         """
         statements = CommitStatements(writer, self._queries)
         self.pending = Pending()
-        for found in read_records(self._path, last_commit):
+        self._ahead = ahead
+        for found in read_records(self._path, last_commit, ahead):
             self.pending.add(decode_record(found), ())
         self._write(writer, statements, self.pending.all)
+        if self._ahead.ranges:
+            self._close_gap(writer)
         self._next_id = writer.execute(self._queries["last_id"]).fetchone()[0] + 1
         journal = Journal(self._path)
         self._opened = journal, statements
         return journal.files
+
+    def _close_gap(self, writer: sqlite3.Connection) -> None:
+        """The journal was removed, and the commits that only it had are lost. Continue without them."""
+        logger.warning("%s continues without the commits of its journal, which was removed", self._path)
+        last = self._ahead.last
+        with transaction(writer):
+            writer.execute(self._queries["count_commit"], (last,))
+            writer.execute(self._queries["forget_ahead"], (last,))
+        self._ahead.forget(last)
 
     def close(self) -> None:
         """What is pending stays in the journal."""
@@ -81,17 +100,12 @@ class CommitPath:
         journal, statements = self._parts()
         requests = list(requests_of(changes, self._next_id))
         record = make_record(witness.next_commit, requests[0], changes)
-        stays = record.count > 0 and self._turnover.is_low
-        if stays:
-            # The database gets commits in order.
-            self.write_part(writer)
-            stays = not self.pending
-        if stays or journal.is_suspect or _is_large(requests, record):
-            self.write_pending(writer)
+        if self._is_straight(writer, record, requests):
             more = [CommitRecord(record.number, request) for request in requests[1:]]
+            journal.is_suspect = True
             self._write_straight(writer, statements, [record, *more])
-            self._next_id = set_row_ids(changes, self._next_id)
             journal.is_suspect = False
+            self._next_id = set_row_ids(changes, self._next_id)
         else:
             head = encode_head(record)
             # What is written before the slices is one byte (`CommitRequest.pieces`).
@@ -102,6 +116,26 @@ class CommitPath:
             self.pending.add(record, changes)
         self._turnover.note(record)
         witness.committed()
+
+    def _is_straight(
+        self, writer: sqlite3.Connection, record: CommitRecord, requests: Sequence[CommitRequest]
+    ) -> bool:
+        """Whether this commit goes straight to the database, which is made ready for it."""
+        if self._parts()[0].is_suspect:
+            self.write_pending(writer)
+            return True
+        is_large = _is_large(requests, record)
+        if not is_large and not (record.count > 0 and self._turnover.is_low):
+            return False
+        if not self.pending:
+            return True
+        if self._ahead.has_room(record.number) and self.pending.is_independent(record, requests):
+            return True
+        if is_large:
+            self.write_pending(writer)
+        else:
+            self.write_part(writer)
+        return not self.pending
 
     def write_pending(self, writer: sqlite3.Connection) -> None:
         """Write everything that is pending to the database."""
@@ -149,28 +183,46 @@ class CommitPath:
         """Write the oldest of the pending records, durably."""
         if not records:
             return
-        self._execute_all(writer, statements, [encode_records(records)])
+        last = records[-1].number
+        number = self._ahead.reached(last)
+        encoded = [encode_records(records, number)]
+        if number == last:
+            self._execute_all(writer, statements, encoded)
+        else:
+            self._execute_all(writer, statements, encoded, then=(self._queries["forget_ahead"], number))
+            self._ahead.forget(number)
         self.pending.written(len(records))
 
     def _write_straight(
         self, writer: sqlite3.Connection, statements: CommitStatements, records: Sequence[CommitRecord]
     ) -> None:
         """Write the records of one commit, durably. They are not pending."""
+        number = records[0].number
+        ahead = self._ahead.first_of(number) if self.pending else None
         for record in records:
             record.removed_before = record.request.removed
-        self._execute_all(writer, statements, [encode_records([record]) for record in records])
+        encoded = [encode_records([record], number, ahead) for record in records]
+        self._execute_all(writer, statements, encoded)
+        if ahead is not None:
+            self._ahead.add(number)
 
     def _execute_all(
-        self, writer: sqlite3.Connection, statements: CommitStatements, encoded: Sequence[EncodedRecords]
+        self,
+        writer: sqlite3.Connection,
+        statements: CommitStatements,
+        encoded: Sequence[EncodedRecords],
+        then: tuple[str, int] | None = None,
     ) -> None:
-        """Write records as a transaction: one statement, unless there is more."""
+        """Write records as a transaction: one statement, unless there is more. `then`: a further one."""
         first = encoded[0]
-        if len(encoded) == 1 and not first.has_others:
+        if len(encoded) == 1 and not first.has_others and then is None:
             writer.execute(statements.find(first.parameters), first.parameters)
         else:
             with transaction(writer):
                 for each in encoded:
                     self._execute(writer, statements, each)
+                if then is not None:
+                    writer.execute(then[0], (then[1],))
         for each in encoded:
             self._removals.note(each.noted, each.noted_bytes)
 

@@ -27,6 +27,7 @@ STEPS: Final = (
     "noted",
     "released",
     "remembered",
+    "ahead",
 )
 ALWAYS: Final = 3
 """The parameters `bytes`, `counters` and `number`."""

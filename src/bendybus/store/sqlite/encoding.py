@@ -40,6 +40,7 @@ CommitParameters: TypeAlias = tuple[
     str | None,
     str | None,
     str | None,
+    int | None,
 ]
 """The columns of `define_commit`. None for a list that is empty."""
 
@@ -67,8 +68,8 @@ class EncodedRecords(NamedTuple):
         return bool(self.forgotten or self.session_states or self.transferred)
 
 
-def encode_records(records: Sequence[CommitRecord]) -> EncodedRecords:
-    """The row for these records, which follow each other.
+def encode_records(records: Sequence[CommitRecord], number: int, ahead: int | None = None) -> EncodedRecords:
+    """The row for these records, which follow each other. `number`, `ahead`: see `define_commit`.
 
     Their ids are all different, so the result is the same as that of one row for each: first everything is
     stored, then updated, then removed.
@@ -100,7 +101,7 @@ def encode_records(records: Sequence[CommitRecord]) -> EncodedRecords:
     parameters = (
         b"".join(stored.pieces),
         _encode(list(counters.values())),
-        records[-1].number,
+        number,
         _list(stored.bodies),
         _list(stored.runs),
         _list(copies),
@@ -110,6 +111,7 @@ def encode_records(records: Sequence[CommitRecord]) -> EncodedRecords:
         encoded if notes_removed else None,
         _list(released),
         _list(_remembered(records)),
+        ahead,
     )
     return EncodedRecords(
         parameters,

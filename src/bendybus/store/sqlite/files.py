@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from bendybus.errors import SchemaTooNew, StoreCorrupted, StoreError, StoreUnavailable
+from bendybus.store.sqlite.ahead import Ahead
 from bendybus.store.sqlite.journal import JOURNAL_SUFFIXES, read_records
 from bendybus.store.sqlite.witness import log_of, refuse_lost_commits
 
@@ -79,8 +80,8 @@ class FileKind:
     tables: frozenset[str]
     last_commit: str = ""
     """The query for the number of the last commit; empty if commits are not counted (witness.py)."""
-    has_journal: bool = False
-    """Whether later commits may be in a journal (journal.py)."""
+    ahead: str = ""
+    """The query for commits that it has ahead of its journal (ahead.py); empty if there is no journal."""
 
     @property
     def version(self) -> int:
@@ -93,18 +94,23 @@ class FileKind:
 
     def last_durable_commit(self, path: Path, connection: sqlite3.Connection) -> int:
         """The number of the last commit in the file or in its journal."""
-        number = self.last_commit_of(connection)
-        while self.has_journal:
+        number, ahead = self.last_commit_of(connection), self.ahead_of(connection)
+        while self.ahead:
             try:
-                records = read_records(path, number)
+                records = read_records(path, number, ahead)
             except StoreCorrupted:
                 # If the file is in use, commits may have moved from the journal to the file meanwhile.
-                before, number = number, self.last_commit_of(connection)
-                if number == before:
+                before = number, ahead.ranges
+                number, ahead = self.last_commit_of(connection), self.ahead_of(connection)
+                if (number, ahead.ranges) == before:
                     raise
             else:
-                return records[-1].number if records else number
+                return ahead.reached(records[-1].number if records else number)
         return number
+
+    def ahead_of(self, connection: sqlite3.Connection) -> Ahead:
+        """The commits that the file has ahead of its journal."""
+        return Ahead(connection.execute(self.ahead) if self.ahead else ())
 
 
 @contextmanager

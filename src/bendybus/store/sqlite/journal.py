@@ -25,6 +25,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from bendybus.errors import StoreCorrupted
+from bendybus.store.sqlite.ahead import Ahead
 
 try:
     from isal.isal_zlib import crc32  # type: ignore[import-not-found,unused-ignore]
@@ -64,17 +65,31 @@ def journals_of(path: Path) -> list[Path]:
     return [path.with_name(path.name + suffix) for suffix in JOURNAL_SUFFIXES]
 
 
-def read_records(path: Path, after: int) -> list[JournalRecord]:
-    """The records of all commits after this one, in order. `StoreCorrupted` if some are missing."""
-    found = [record for file in journals_of(path) for record in _records_in(file) if record.number > after]
-    found.sort()
-    for expected, record in enumerate(found, after + 1):
-        if record.number != expected:
-            raise StoreCorrupted(
-                f"{path} ends with commit {expected - 1}, but its journal continues with {record.number}. "
-                "A file was damaged, or an older copy was put in its place"
-            )
+def read_records(path: Path, after: int, ahead: Ahead) -> list[JournalRecord]:
+    """The records of all commits after this one that the database lacks, in order.
+
+    `StoreCorrupted` if some are missing. If both files are, the witness tells whether commits are lost: an
+    operator may have removed all three, to continue without them. `ahead`: commits that the database has.
+    """
+    if not any(file.exists() for file in journals_of(path)):
+        return []
+    records = [record for file in journals_of(path) for record in _records_in(file) if record.number > after]
+    found = sorted([record for record in records if record.number not in ahead])
+    before = ahead.reached(after)
+    for record in found:
+        if record.number != before + 1:
+            raise _incomplete(path, before, f"its journal continues with {record.number}")
+        before = ahead.reached(record.number)
+    if before < ahead.last:
+        raise _incomplete(path, before, f"it has commit {ahead.last}")
     return found
+
+
+def _incomplete(path: Path, before: int, found: str) -> StoreCorrupted:
+    return StoreCorrupted(
+        f"{path} ends with commit {before}, but {found}. "
+        "A file was damaged, or an older copy was put in its place"
+    )
 
 
 def _records_in(file: Path) -> Iterator[JournalRecord]:
@@ -120,8 +135,8 @@ class Journal:
         self._current = 0
         self._end = 0
         self.is_suspect = False
-        """Whether a write has failed. The record may be there all the same, so nothing is appended until its
-        number is used by the database."""
+        """Whether a write has failed, here or in the database. What failed may be there all the same, so
+        nothing is appended until its number is used by the database."""
 
     def close(self, *, empty: bool = False) -> None:
         """`empty`: everything is in the database."""

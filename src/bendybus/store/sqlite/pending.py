@@ -15,6 +15,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Final
 
+from bendybus.store.encoding import CommitRequest
 from bendybus.store.protocol import PartitionChanges
 from bendybus.store.sqlite.records import CommitRecord, Removal
 
@@ -137,6 +138,31 @@ class Pending:
         if index < 0 or row_id >= self._records[index].end:
             return None
         return self._records[index]
+
+    def is_independent(self, record: CommitRecord, requests: Sequence[CommitRequest]) -> bool:
+        """Whether a commit can be written to the database before those that are pending.
+
+        Nothing that it changes is pending, so the result is the same. `requests`: those of the record and of
+        what does not fit into it.
+        """
+        if record.forgotten or record.session_states or record.transferred:
+            return False
+        first = record.request.first
+        for request in requests:
+            if request.released or any(row[0] < first for row in request.updated):
+                return False
+            # A body that is stored already may be pending.
+            if any(row[7] is not None and row[6] < first for row in request.rows):
+                return False
+            if request.removed and self._has_any(request.removed):
+                return False
+        return True
+
+    def _has_any(self, row_ids: Sequence[int]) -> bool:
+        """Whether one of these messages is stored by a pending record."""
+        if not self._records or max(row_ids) < self._firsts[0] or min(row_ids) >= self._records[-1].end:
+            return False
+        return any(self._find(row_id) is not None for row_id in row_ids)
 
     def begin_file(self) -> None:
         """The records so far are in the older file from now on."""

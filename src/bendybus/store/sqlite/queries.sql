@@ -2,8 +2,8 @@
 
 -- name: define_commit
 -- A row inserted into such a view is one commit, or several that follow each other. A view belongs to the writer's connection, not to the
--- file. Its name tells its steps, one for each of the columns from `bodies` to `remembered` (commits.py). All
--- other columns of these are null.
+-- file. Its name tells its steps, one for each of the columns from `bodies` to `ahead` (commits.py). All other
+-- columns of these are null.
 --   bytes     all payloads and session ids, end to end
 --   counters  JSON [[partition, next_sequence, epoch], ...]
 --   number    of the last commit, in the file
@@ -18,14 +18,16 @@
 --   noted     JSON [id, ...]                                       removed too; their rows are deleted later
 --   released  JSON [body, ...]                                     of removed messages that have an origin
 --   remembered  JSON [[partition, accepted_at, [digest, ...]], ...]  of messages that were accepted
+--   ahead     first commit of its range, if earlier commits are still in the journal (ahead.py)
 -- A slice is (first byte, from 1) << 31 | length.
 CREATE TEMP VIEW IF NOT EXISTS {view} AS
 SELECT NULL AS bytes, NULL AS counters, NULL AS number, NULL AS bodies, NULL AS runs,
        NULL AS copies, NULL AS rows, NULL AS updated, NULL AS removed, NULL AS noted, NULL AS released,
-       NULL AS remembered;
+       NULL AS remembered, NULL AS ahead;
 
 -- name: define_commit_steps
--- What such a row does: nothing at all if a newer claim exists; otherwise the steps below, in their order.
+-- What such a row does: nothing at all if a newer claim exists; otherwise the steps below, in their order. A later
+-- commit may have counted further already (ahead.py).
 CREATE TEMP TRIGGER IF NOT EXISTS apply_{view} INSTEAD OF INSERT ON {view} BEGIN
     SELECT RAISE(ABORT, 'claimed by another broker')
       FROM json_each(NEW.counters) AS counter, partition
@@ -33,8 +35,10 @@ CREATE TEMP TRIGGER IF NOT EXISTS apply_{view} INSTEAD OF INSERT ON {view} BEGIN
        AND partition.epoch <> json_extract(counter.value, '$[2]');
 
     UPDATE partition
-       SET next_sequence = json_extract(counter.value, '$[1]'),
-           last_commit = NEW.number
+       SET next_sequence = iif(EXISTS (SELECT 1 FROM ahead),
+                               max(next_sequence, json_extract(counter.value, '$[1]')),
+                               json_extract(counter.value, '$[1]')),
+           last_commit = iif(NEW.ahead IS NULL, NEW.number, last_commit)
       FROM json_each(NEW.counters) AS counter
      WHERE partition.key = json_extract(counter.value, '$[0]');
 
@@ -43,7 +47,7 @@ END;
 
 -- name: commit
 -- One step, one transaction: SQLite begins it, syncs it, or undoes it whole.
-INSERT INTO {view} VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO {view} VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: commit_bodies
 -- The payloads of new messages.
@@ -126,6 +130,18 @@ INSERT INTO {view} VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
               FROM json_each(NEW.remembered) LIMIT -1) AS run,
            json_each(run.digests) AS digest;
 
+-- name: commit_ahead
+-- Earlier commits are not in the file yet.
+    INSERT OR REPLACE INTO ahead (first, last) SELECT NEW.ahead, NEW.number WHERE NEW.ahead IS NOT NULL;
+
+-- name: ahead
+-- The commits that the file has ahead of others.
+SELECT first, last FROM ahead ORDER BY first;
+
+-- name: forget_ahead
+-- No commits are missing before them any more.
+DELETE FROM ahead WHERE last <= ?;
+
 -- name: removals
 -- The messages that are removed, and that may still have rows (removals.py).
 SELECT id, ids FROM removal ORDER BY id;
@@ -147,7 +163,7 @@ DELETE FROM removal WHERE id <= ?;
 UPDATE progress SET commits = ?;
 
 -- name: last_commit
--- Its number.
+-- The number of the last commit before which none is missing.
 SELECT max(commits, (SELECT coalesce(max(last_commit), 0) FROM partition)) FROM progress;
 
 -- name: save_session_state

@@ -61,13 +61,16 @@ MESSAGING_STORE: Final = FileKind(
     what="messaging store",
     application_id=0x42424D53,  # "BBMS"
     migrations=tuple(
-        load_script(__package__, f"schema{n}.sql") for n in ("", "_2", "_3", "_4", "_5", "_6", "_7")
+        load_script(__package__, f"schema{n}.sql") for n in ("", "_2", "_3", "_4", "_5", "_6", "_7", "_8")
     ),
     tables=frozenset(
-        {"partition", "message", "body", "identity", "session", "transfer", "owner", "progress", "removal"}
+        {
+            *("partition", "message", "body", "identity", "session", "transfer", "owner", "progress"),
+            *("removal", "ahead"),
+        }
     ),
     last_commit=QUERIES["last_commit"],
-    has_journal=True,
+    ahead=QUERIES["ahead"],
 )
 
 # The version that has the table `owner`.
@@ -128,7 +131,8 @@ class SqliteStore:
                 if self._owner(writer) is None and self.namespace is not None:
                     writer.execute(QUERIES["adopt"], (self.namespace,))
                 self._removals.open(writer)
-                journals = self._commits.open(writer, MESSAGING_STORE.last_commit_of(writer))
+                last_commit = MESSAGING_STORE.last_commit_of(writer)
+                journals = self._commits.open(writer, last_commit, MESSAGING_STORE.ahead_of(writer))
                 epochs = writer.execute(QUERIES["epochs"])
                 self._epochs = {PartitionKey(key): Epoch(epoch) for key, epoch in epochs}
                 dropped = writer.execute(QUERIES["dropped_partitions"])
