@@ -13,15 +13,15 @@ from collections.abc import Iterator
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from bendybus.client import ReceivedMessage, encode
+from bendybus.client import encode
 from fix_server import ServerProcess, namespace
 from spark.conftest import numbers
-from spark.test_data_loss import Stream
+from spark.test_data_loss import Stream, await_messages
 from spark.test_streaming import run_to_the_end
 
 pytestmark = pytest.mark.timeout(400)
 
-QUEUES = {"source": {"EnablePartitioning": True}, "target": {"EnablePartitioning": True}}
+QUEUES = {name: {"EnablePartitioning": True} for name in ("source", "target", "delayed")}
 
 
 @pytest.fixture(scope="module")
@@ -61,17 +61,12 @@ def test_a_stream_consumes_a_queue_of_several_brokers_and_writes_to_another(
 @pytest.mark.row("S-03")
 def test_a_stream_goes_on_if_scheduled_messages_became_due_at_any_broker(server, client):
     """About the gaps in the numbers: test_data_loss.py."""
-    stream = Stream(server, "source")
-    stream.run()
+    stream = Stream(server, "delayed")
+    assert stream.run() == []
     due = int(time.time() * 1000 + 200)
     for key in range(32):
         message = encode(b"%d" % key, partition_key=str(key), scheduled_enqueue_time_ms=due)
-        client.sender("source").send([message], str(key))
-    receiver = client.receiver("source")
-    found: list[ReceivedMessage] = []
-    while len(found) < 32:
-        found += receiver.receive(32 - len(found))
-    receiver.release(found)
-    receiver.close()
+        client.sender("delayed").send([message], str(key))
+    await_messages(client, "delayed", 32)
     assert sorted(map(int, stream.run())) == [*range(32)]
     assert stream.run() == []

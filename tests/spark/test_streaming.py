@@ -15,6 +15,7 @@ from bendybus.client import encode
 from fix_server import Kind, Shape
 from pyspark_servicebus import lag_of
 from spark.conftest import numbers
+from spark.test_data_loss import await_messages
 
 # Spark's share alone is seconds; a machine with other work makes it minutes.
 pytestmark = pytest.mark.timeout(400)
@@ -207,9 +208,7 @@ def test_a_stream_goes_on_if_a_scheduled_message_became_due_meanwhile(
     capture(queue, mode="consume")
     due = int(time.time() * 1000 + 200)
     client.sender(queue).send([encode(b"5", scheduled_enqueue_time_ms=due)])
-    receiver = client.receiver(queue)
-    receiver.release(take(receiver, 1))
-    receiver.close()
+    await_messages(client, queue, 1)
     capture(queue, mode="consume")
     assert captured() == [*range(6)]
 
