@@ -32,6 +32,9 @@ class PartitionInfo:
     """The oldest message, or the next number to be given."""
     mark: int
     """No message at or below this number will appear later."""
+    vacant_from: int
+    """From this number up to `first`, no active or deferred message is missing. Without the extensions, or if
+    the broker cannot say, it is `first`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +103,9 @@ class RangedEntity:
             ordered=bool(answer["ordered"]),
             partitions={
                 int(each["partition"]): PartitionInfo(
-                    each["first-sequence-number"] & COUNTER_MAX, each["high-water-mark"] & COUNTER_MAX
+                    each["first-sequence-number"] & COUNTER_MAX,
+                    each["high-water-mark"] & COUNTER_MAX,
+                    each.get("vacant-from-sequence-number", each["first-sequence-number"]) & COUNTER_MAX,
                 )
                 for each in answer["partitions"]
                 if each["available"]
@@ -200,11 +205,11 @@ class PlainEntity:
             first = page[0].sequence_number
             partition = first >> PARTITION_SHIFT
             mark = self._find_mark(partition, first & COUNTER_MAX)
-            partitions[partition] = PartitionInfo(first & COUNTER_MAX, mark)
+            partitions[partition] = PartitionInfo(first & COUNTER_MAX, mark, first & COUNTER_MAX)
             number = (partition + 1) << PARTITION_SHIFT
         for partition, mark in self._marks.items():
             # The partition has been emptied since. Its numbers continue from where they were.
-            partitions.setdefault(partition, PartitionInfo(mark + 1, mark))
+            partitions.setdefault(partition, PartitionInfo(mark + 1, mark, mark + 1))
         return EntityInfo(generation="", ordered=True, partitions=partitions)
 
     def _find_mark(self, partition: int, first: int) -> int:

@@ -41,7 +41,7 @@ from pyspark_servicebus.entity import (
 )
 from pyspark_servicebus.mistakes import told_plainly
 from pyspark_servicebus.offsets import Offset, Positions, behind
-from pyspark_servicebus.options import ReadOptions
+from pyspark_servicebus.options import STATES, ReadOptions
 from pyspark_servicebus.planning import RangesPartition, limited, resolve, selected, share_out
 from pyspark_servicebus.reading import read_ranges, selection_of
 
@@ -49,6 +49,8 @@ __all__ = ["StreamReader"]
 
 # An idle query asks about sixty times a second, twice each time.
 INFO_KEPT_S: Final = 0.1
+
+_SCHEDULED: Final = STATES.index("scheduled")
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -191,7 +193,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"The checkpoint is of '{offset.entity}', not of '{options.entity}': use another one."
             )
         if options.fail_on_data_loss:
-            _refuse_loss(offset, info, options.entity)
+            _refuse_loss(offset, info, options)
         self._checked = True
 
     def _known_info(self) -> EntityInfo:
@@ -234,8 +236,9 @@ def _there(position: int, partition: PartitionInfo | None) -> int:
     return position if partition is None else min(max(position, partition.first - 1), partition.mark)
 
 
-def _refuse_loss(offset: Offset, info: EntityInfo, entity: str) -> None:
+def _refuse_loss(offset: Offset, info: EntityInfo, options: ReadOptions) -> None:
     """Raise if messages that this checkpoint has not read yet are gone."""
+    entity = options.entity
     hint = "Set failOnDataLoss to false to go on from what there is, or use another checkpoint."
     if offset.generation != info.generation:
         raise InvalidOperation(
@@ -250,7 +253,9 @@ def _refuse_loss(offset: Offset, info: EntityInfo, entity: str) -> None:
                 f"Partition {partition} of '{entity}' goes up to {each.mark}, and the checkpoint is at "
                 f"{position}: an older state of the broker was restored. {hint}"
             )
-        if each.first > position + 1:
+        # A scheduled message may have had a vacant number, and this stream would have read it.
+        intact_from = each.first if _SCHEDULED in options.states else each.vacant_from
+        if intact_from > position + 1:
             raise InvalidOperation(
                 f"The checkpoint is older than the messages of '{entity}' that are left: in partition "
                 f"{partition} it would go on with {position + 1}, and the oldest is {each.first}. {hint}"

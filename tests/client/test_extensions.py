@@ -39,7 +39,7 @@ def test_partitions_tell_how_far_they_go(server, new_queue):
         assert len(info["generation"]) == 32
         (filled,) = [each for each in info["partitions"] if each["active"]]
         base = filled["partition"] << SHIFT
-        assert filled["first-sequence-number"] == base + 1
+        assert filled["first-sequence-number"] == filled["vacant-from-sequence-number"] == base + 1
         assert filled["high-water-mark"] == base + 3
         assert filled["next-sequence-number"] == base + 4
         assert all(each["available"] for each in info["partitions"])

@@ -283,7 +283,7 @@ def test_ranges_are_shared_out_without_loss_or_overlap(counts, least, most):
 
 
 def test_starts_are_within_what_there_is():
-    info = EntityInfo("g", True, {0: PartitionInfo(first=4, mark=9), 1: PartitionInfo(first=3, mark=2)})
+    info = EntityInfo("g", True, {0: PartitionInfo(4, 9, 4), 1: PartitionInfo(3, 2, 3)})
     assert resolve(StartingOffsets(-2, {}), info) == {0: 3, 1: 2}
     assert resolve(StartingOffsets(-1, {}), info) == {0: 9, 1: 2}
     assert resolve(StartingOffsets(-2, {0: 100, 1: 0}), info) == {0: 9, 1: 0}
@@ -292,8 +292,8 @@ def test_starts_are_within_what_there_is():
 def test_a_stream_that_may_lose_messages_passes_over_a_gap_in_the_numbers_at_once() -> None:
     """A partition that was given up with its store counts from the present time on."""
     far = 1_800_000_000_000
-    info = EntityInfo("g", True, {0: PartitionInfo(far, far + 5), 1: PartitionInfo(3, 9)})
+    info = EntityInfo("g", True, {0: PartitionInfo(far, far + 5, far), 1: PartitionInfo(3, 9, 3)})
     offset = Offset(entity="q", generation="g", consumer="", positions={0: 7, 1: 5, 2: 4})
     assert _sound(offset, info).positions == {0: far - 1, 1: 5, 2: 4}
-    behind = EntityInfo("g", True, {0: PartitionInfo(9, 6)})
+    behind = EntityInfo("g", True, {0: PartitionInfo(9, 6, 9)})
     assert _sound(replace(offset, positions={0: 2}), behind).positions == {0: 6}

@@ -7,18 +7,21 @@ queue. One of them keeps the lease of a consumer, for both.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 
 import pytest
 from pyspark.errors import StreamingQueryException
 
+from bendybus.client import encode
 from fix_server import ServerProcess, namespace
 from spark.conftest import numbers
+from spark.test_data_loss import Stream, await_messages
 from spark.test_streaming import run_to_the_end
 
 pytestmark = pytest.mark.timeout(400)
 
-QUEUES = {"source": {"EnablePartitioning": True}, "target": {"EnablePartitioning": True}}
+QUEUES = {name: {"EnablePartitioning": True} for name in ("source", "target", "delayed")}
 
 
 @pytest.fixture(scope="module")
@@ -52,3 +55,18 @@ def test_a_stream_consumes_a_queue_of_several_brokers_and_writes_to_another(
     stream("first")
     assert numbers(read("target")) == [*range(300)]
     assert read("source").count() == 0
+
+
+@pytest.mark.row("N-02")
+@pytest.mark.row("S-03")
+def test_a_stream_goes_on_if_scheduled_messages_became_due_at_any_broker(server, client):
+    """About the gaps in the numbers: test_data_loss.py."""
+    stream = Stream(server, "delayed")
+    assert stream.run() == []
+    due = int(time.time() * 1000 + 200)
+    for key in range(32):
+        message = encode(b"%d" % key, partition_key=str(key), scheduled_enqueue_time_ms=due)
+        client.sender("delayed").send([message], str(key))
+    await_messages(client, "delayed", 32)
+    assert sorted(map(int, stream.run())) == [*range(32)]
+    assert stream.run() == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from bendybus.client import encode
 from fix_server import Kind, Shape
 from pyspark_servicebus import lag_of
 from spark.conftest import numbers
+from spark.test_data_loss import await_messages
 
 # Spark's share alone is seconds; a machine with other work makes it minutes.
 pytestmark = pytest.mark.timeout(400)
@@ -194,6 +196,21 @@ def test_a_checkpoint_older_than_the_messages_is_refused(capture, captured, new_
         capture(queue)
     capture(queue, failOnDataLoss="false")
     assert captured() == [*range(5), 12, 13, 14]
+
+
+@pytest.mark.row("S-03")
+def test_a_stream_goes_on_if_a_scheduled_message_became_due_meanwhile(
+    capture, captured, new_queue, fill, client
+):
+    """All that leaves a gap in the numbers: test_data_loss.py."""
+    queue = new_queue(Kind.UNPARTITIONED)
+    fill(queue, 5, keys=1)
+    capture(queue, mode="consume")
+    due = int(time.time() * 1000 + 200)
+    client.sender(queue).send([encode(b"5", scheduled_enqueue_time_ms=due)])
+    await_messages(client, queue, 1)
+    capture(queue, mode="consume")
+    assert captured() == [*range(6)]
 
 
 # -- dead letters -------------------------------------------------------------------------

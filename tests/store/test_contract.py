@@ -56,6 +56,21 @@ def test_when_a_kept_message_was_completed_comes_back(bench: Bench, make_message
     assert as_kept(loaded) == as_kept(message)
 
 
+@pytest.mark.row("S-03")
+@pytest.mark.parametrize("completed_at", [None, Instant(1_800_000_000_000)])
+def test_the_number_that_a_message_had_before_comes_back(
+    bench: Bench, make_message: MakeMessage, completed_at: Instant | None
+) -> None:
+    message = make_message(7)
+    bench.commit([message])
+    message.sequence_number = SequenceNumber(8)
+    message.amendment = Amendment(completed_at=completed_at, earlier_number=SequenceNumber(7))
+    bench.commit(updated=[message])
+    bench.reopen()
+    (loaded,) = bench.loaded()
+    assert as_kept(loaded) == as_kept(message)
+
+
 @pytest.mark.row("P-16", "P-34")
 @pytest.mark.parametrize("partition", [None, PartitionNumber(0), PartitionNumber(15)])
 def test_where_a_posted_message_goes_comes_back(

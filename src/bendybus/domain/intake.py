@@ -20,9 +20,10 @@ from bendybus.domain.duplicates import DuplicateHistory
 from bendybus.domain.effects import ForgetIdentities, MarkTransferred, RememberIdentities
 from bendybus.domain.entities import size_divisor
 from bendybus.domain.expiry import NEVER, ExpiryWatch
-from bendybus.domain.messages import Message, MessageState
+from bendybus.domain.messages import Amendment, Message, MessageState
 from bendybus.domain.schedule import Schedule
 from bendybus.domain.shelf import Shelf
+from bendybus.domain.vacant import VacantNumbers
 from bendybus.errors import MessageNotFound, QuotaExceeded
 from bendybus.names import PARTITION_SHIFT, EntityPath, Instant, PartitionNumber, SequenceNumber
 
@@ -64,6 +65,7 @@ class Intake:
         "_size_divisor",
         "_transferred",
         "_unconfirmed",
+        "_vacant",
         "description",
         "next_sequence_number",
         "number",
@@ -77,10 +79,11 @@ class Intake:
         shelf: Shelf,
         expiry: ExpiryWatch,
         partition_count: int,
+        vacant: VacantNumbers | None = None,
     ) -> None:
         """`shelf` counts the arrivals and holds the scheduled messages.
 
-        `partition_count` is that of the entity.
+        `partition_count` is that of the entity. `vacant`: None for a topic, whose numbers nobody reads.
         """
         self.number = number
         self.description = description
@@ -94,6 +97,7 @@ class Intake:
         self._history = DuplicateHistory() if description.requires_duplicate_detection else None
         self._transferred: dict[str, SequenceNumber] = {}
         """For each source, the number up to which its outbox has arrived here."""
+        self._vacant = vacant
 
     def restore(
         self,
@@ -253,6 +257,7 @@ class Intake:
         # This number belongs to no message. Its confirmation means that these messages, whose own numbers may
         # be lower, are durable.
         (ticket,) = self.take_numbers(1)
+        self.leave_vacant((ticket,))
         self._schedule.arrive_numbered(messages, ticket)
         changes.stored = messages
         self._remember(new, duplicates, at, changes)
@@ -261,7 +266,8 @@ class Intake:
     def reserve(self, count: int, changes: Changes) -> Enqueued:
         """Take numbers for messages that come later (`schedule_numbered`)."""
         first = self.next_sequence_number
-        self.take_numbers(count)
+        # A message that gets one of them is scheduled, and gets another one before it is active.
+        self.leave_vacant(self.take_numbers(count))
         changes.reserved = True
         return Enqueued(first, count)
 
@@ -270,6 +276,11 @@ class Intake:
         first = self.next_sequence_number
         self.next_sequence_number = SequenceNumber(first + count)
         return cast(Sequence[SequenceNumber], range(first, first + count))
+
+    def leave_vacant(self, numbers: Iterable[SequenceNumber]) -> None:
+        """No reader of the main queue misses a message under these numbers (vacant.py)."""
+        if self._vacant is not None:
+            self._vacant.add_each(numbers)
 
     def expiry_limit(self, at: Instant) -> Instant:
         """The latest expiry time of a message that is enqueued now."""
@@ -324,6 +335,11 @@ class Intake:
         """Give durable messages new numbers, and lifetimes that begin now."""
         first = self.next_sequence_number
         limit = self.expiry_limit(at)
+        if self._vacant is not None:
+            self.leave_vacant([message.sequence_number for message in messages])
+            for message in messages:
+                earlier = message.sequence_number
+                message.amendment = replace(message.amendment or Amendment(), earlier_number=earlier)
         for number, message in enumerate(messages, first):
             own = NEVER if message.expires_at is None else message.expires_at - message.enqueued_at + at
             expires_at = Instant(min(own, limit))
@@ -343,6 +359,7 @@ class Intake:
         """Cancel these messages, all or none. They count towards the size until the caller removes them."""
         messages = self.find_scheduled(numbers)
         self._schedule.cancel(messages)
+        self.leave_vacant(numbers)
         return messages
 
     def find_scheduled(

@@ -71,6 +71,14 @@ class Amendment:
     """Set while the message is in the outbox."""
     completed_at: Instant | None = None
     """Set while the message is kept after its completion."""
+    earlier_number: SequenceNumber | None = None
+    """The number that the message had before it became due or was put back (vacant.py)."""
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether receivers see anything of it."""
+        reason, description = self.dead_letter_reason, self.dead_letter_description
+        return bool(self.properties) or reason is not None or description is not None
 
     @property
     def size(self) -> int:

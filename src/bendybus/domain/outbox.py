@@ -58,6 +58,7 @@ class TransferOutbox:
         for message in messages:
             message.expires_at = None
             self._stock.move(message, SubQueue.OUTBOX)
+        self._intake.leave_vacant([message.sequence_number for message in messages])
         self.arriving += len(messages)
         return enqueued
 
@@ -70,11 +71,15 @@ class TransferOutbox:
         if len(posted) < len(taken):
             stuck = [message for message in taken if _hops(message) >= HOPS_MAX]
             self._set_aside(stuck, HOPS_EXCEEDED, changes)
-        for message, number in zip(posted, self._intake.take_numbers(len(posted)), strict=True):
+        numbers = self._intake.take_numbers(len(posted))
+        self._intake.leave_vacant(numbers)
+        for message, number in zip(posted, numbers, strict=True):
             self._stock.move(message, SubQueue.OUTBOX)
             message.amendment = replace(
                 message.amendment or Amendment(),
                 posting=Posting(destination, message.sequence_number, subqueue),
+                # It leaves the main queue, whose readers miss it under any number.
+                earlier_number=None,
             )
             message.sequence_number = number
         changes.update(posted)
@@ -86,7 +91,9 @@ class TransferOutbox:
     ) -> None:
         """Assign messages that are still here to this partition, with numbers after all that were sent."""
         found = self._take(numbers)
-        for message, number in zip(found, self._intake.take_numbers(len(found)), strict=True):
+        given = self._intake.take_numbers(len(found))
+        self._intake.leave_vacant(given)
+        for message, number in zip(found, given, strict=True):
             amendment = message.amendment
             assert amendment is not None and amendment.posting is not None, "all in the outbox are posted"
             message.amendment = replace(amendment, posting=replace(amendment.posting, partition=partition))

@@ -86,6 +86,10 @@ class Partition:
         last = max((message.sequence_number for message in messages), default=SequenceNumber(0))
         self._parts.intake.restore(last, identities, transferred or {})
         self._parts.completed.restore()
+        amendments = [message.amendment for message in messages if message.amendment is not None]
+        self._parts.vacant.add_each(
+            each.earlier_number for each in amendments if each.earlier_number is not None
+        )
 
     def remember(self, at: Instant) -> VolatileState:
         """What the store does not know, for the broker that has the partition next."""

@@ -10,13 +10,14 @@ from bendybus.domain.messages import SubQueue
 from bendybus.domain.outbox import TransferOutbox
 from bendybus.domain.stock import Stock
 from bendybus.domain.tally import Tally
+from bendybus.domain.vacant import VacantNumbers
 from bendybus.names import PartitionNumber, SequenceNumber
 
 __all__ = ["Parts"]
 
 
 class Parts:
-    __slots__ = ("aside_arriving", "completed", "expiry", "intake", "outbox", "stock")
+    __slots__ = ("aside_arriving", "completed", "expiry", "intake", "outbox", "stock", "vacant")
 
     def __init__(
         self,
@@ -28,8 +29,15 @@ class Parts:
     ) -> None:
         self.expiry = ExpiryWatch()
         self.stock = Stock(number, description, self.expiry, tally)
+        self.vacant = VacantNumbers()
         self.intake = Intake(
-            number, description, next_number, self.stock.shelves[SubQueue.MAIN], self.expiry, partition_count
+            number,
+            description,
+            next_number,
+            self.stock.shelves[SubQueue.MAIN],
+            self.expiry,
+            partition_count,
+            self.vacant,
         )
         self.outbox = TransferOutbox(self.intake, self.stock)
         self.completed = CompletedMessages(self.stock, self.intake)

@@ -132,6 +132,8 @@ class Surveyed:
     stable: SequenceNumber
     """No message will appear at or below this number any more."""
     counts: Counts
+    vacant_from: SequenceNumber | None = None
+    """From this number up to `first`, all numbers are vacant (vacant.py). None from an older broker."""
 
 
 @dataclass(frozen=True, slots=True)

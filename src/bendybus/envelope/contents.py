@@ -211,7 +211,7 @@ def selector_view(message: Message, payload: bytes) -> MessageView:
     """A message as a receiver would get it, including what settlements added to it."""
     try:
         stored = Stored.of(payload)
-        if message.amendment is not None:
+        if message.amendment is not None and message.amendment.is_shown:
             stored.bare = amended(stored.bare, message.amendment)
         return _View(message, stored)
     except WireError as unreadable:

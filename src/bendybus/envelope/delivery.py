@@ -187,7 +187,10 @@ def render_locked(
             locked_together = _partition(message) + _LOCKED_UNTIL + _LONG.pack(until)
             kinds = _kinds[1 if partition else 0]
             same = None
-        is_plain = not (message.delivery_count or message.state or message.amendment)
+        amendment = message.amendment
+        is_plain = not (
+            message.delivery_count or message.state or (amendment is not None and amendment.is_shown)
+        )
         if front == same and is_plain and origin is None and expires_at is None:
             head = start + pack(uuid, between, message.enqueued_at, _SEQUENCE_NUMBER, number)
             bare = payload[front_size:] if len(payload) <= COPIED_MAX else memoryview(payload)[front_size:]
@@ -310,7 +313,7 @@ def _open(
         own, bare = bare[:end], bare[end:]
     if lifetime is not None:
         bare = with_lifetime(bare, message.enqueued_at, lifetime)
-    if message.amendment is not None:
+    if message.amendment is not None and message.amendment.is_shown:
         bare = amended(bare, message.amendment)
     return header, own, count, payload[FRONT.size : start] if length else b"", bare
 

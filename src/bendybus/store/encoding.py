@@ -240,6 +240,9 @@ def _encode_amendment(amendment: Amendment) -> str:
     if posting is not None:
         decided = [] if posting.partition is None else [posting.partition]
         said.append([posting.destination, posting.sequence_number, posting.subqueue, *decided])
+    elif amendment.earlier_number is not None:
+        # Brokers of older versions read only as far as the time of completion.
+        said += [None, amendment.completed_at, amendment.earlier_number]
     elif amendment.completed_at is not None:
         # What is posted was not completed.
         said += [None, amendment.completed_at]
@@ -248,14 +251,15 @@ def _encode_amendment(amendment: Amendment) -> str:
 
 def _decode_amendment(text: str) -> Amendment:
     reason, description, properties, *rest = json.loads(text)
-    posting = completed_at = None
+    posting = completed_at = earlier_number = None
     if len(rest) > 1:
-        completed_at = rest[1]
+        _, completed_at, *numbers = rest
+        earlier_number = numbers[0] if numbers else None
     elif rest:
         destination, number, subqueue, *decided = rest[0]
         posting = Posting(destination, number, _SUBQUEUES[subqueue], *decided)
     added = tuple(b64decode(encoded) for encoded in properties)
-    return Amendment(added, reason, description, posting, completed_at)
+    return Amendment(added, reason, description, posting, completed_at, earlier_number)
 
 
 @contextmanager

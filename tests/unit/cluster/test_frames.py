@@ -63,7 +63,13 @@ postings = st.builds(
     Posting, texts, st.integers(0, 2**63), st.sampled_from(SubQueue), st.none() | st.integers(0, 99)
 )
 amendments = st.builds(
-    Amendment, st.lists(st.binary(max_size=9)).map(tuple), st.none() | texts, st.none() | texts, postings
+    Amendment,
+    st.lists(st.binary(max_size=9)).map(tuple),
+    st.none() | texts,
+    st.none() | texts,
+    postings,
+    st.none() | instants,
+    st.none() | st.integers(0, 2**63),
 )
 
 
@@ -173,6 +179,7 @@ def test_commands_arrive_as_they_were(command: Command) -> None:
         SessionAccepted(SessionLock("S", b"t" * 16, "s", b"h" * 16), 99),
         SessionAccepted(None),
         Surveyed(1, 2, 3, Counts(1, 2, 3, 4, 5)),
+        Surveyed(4, 5, 6, Counts(1, 2, 3, 4, 5), vacant_from=2),
     ],
     ids=lambda reply: type(reply).__name__,
 )

@@ -156,7 +156,8 @@ class OutboxRules(PartitionMachine):
                 self.set_aside(record, HOPS_EXCEEDED)
         for number, record in enumerate(posted, first):
             posting = Posting(ELSEWHERE, record.number, subqueue)
-            record.amendment = replace(record.amendment or Amendment(), posting=posting)
+            before = record.amendment or Amendment()
+            record.amendment = replace(before, posting=posting, earlier_number=None)
             record.subqueue = OUTBOX
             self.renumber(record, number)
 

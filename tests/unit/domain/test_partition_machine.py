@@ -468,6 +468,7 @@ class PartitionMachine(RuleBasedStateMachine):
             record.number, record.expires_at = SequenceNumber(number), self.expiry(ttl_s)
             record.state, record.due, record.enqueued = MessageState.ACTIVE, None, self.now
             record.ticket, record.confirmed = None, False
+            record.amendment = replace(record.amendment or Amendment(), earlier_number=old)
             self.records[record.number] = record
         if confirm:
             self.confirm(back=0)

@@ -78,6 +78,22 @@ def test_a_drained_partition_keeps_its_mark(driver):
     assert survey(driver).first == survey(driver).next == 4
 
 
+def test_a_message_that_is_not_durable_yet_is_not_missing(driver):
+    """The oldest message is the one that is being written, though it is not to be seen yet."""
+    driver.send(1)
+    driver.receive(1)
+    driver.apply(Enqueue([Message(b"x", size=1)]))
+    assert (survey(driver).first, survey(driver).next) == (2, 3)
+    message = Message(b"x", size=1)
+    postpone(message, driver.now, Instant(driver.now + 1000))
+    driver.apply(Enqueue([message]))
+    driver.apply(Confirm(message.sequence_number))
+    driver.receive(1)
+    driver.later(2)
+    driver.apply(Tick())
+    assert (survey(driver).first, survey(driver).next) == (4, 5)
+
+
 def test_an_activated_message_is_above_the_mark_until_its_new_number_is_durable(driver):
     message = Message(b"x", size=1)
     postpone(message, driver.now, Instant(driver.now + 1000))

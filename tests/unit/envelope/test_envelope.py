@@ -311,6 +311,13 @@ def test_amendments_are_laid_over_the_application_properties():
     assert seen.data == [b"body"]
 
 
+def test_a_message_that_only_has_an_earlier_number_is_delivered_as_it_was_sent():
+    message = enqueued(encode_message(properties=Properties(message_id="m"), value="v"))
+    plain = render_browsed(message, message.payload)
+    message.amendment = Amendment(earlier_number=SequenceNumber(7))
+    assert render_browsed(message, message.payload) == plain
+
+
 def test_amendments_find_their_place_without_application_properties():
     message = enqueued(encode_message(properties=Properties(message_id="m"), value="v"))
     message.amendment = Amendment(dead_letter_reason="Because")

@@ -122,7 +122,9 @@ def test_a_plain_message_is_admitted_as_any_other(payload: bytes) -> None:
         st.tuples(
             payloads.filter(is_admitted),
             st.integers(0, 1),
-            st.none() | st.just(Amendment(dead_letter_reason="late")),
+            st.sampled_from(
+                [None, Amendment(dead_letter_reason="late"), Amendment(earlier_number=SequenceNumber(7))]
+            ),
             st.none() | st.just(Origin(SequenceNumber(77))),
             st.sampled_from([0, 3]),
         ),

@@ -2,7 +2,8 @@
 
 Such a reader reads up to a *stable* number: no message will appear at or below it any more. Numbers are
 given in order, and a message that is not durable yet has a higher number; a scheduled message gets a new
-number when it is due. Reading changes nothing. What the reader has finished with is removed by number;
+number when it is due. Its old number is then one under which nothing is missing (vacant.py). Reading changes
+nothing. What the reader has finished with is removed by number;
 repeating that request has no effect.
 
 Dead letters keep the number they had, so their sub-queues have no stable number.
@@ -49,12 +50,21 @@ def survey(parts: Parts, command: Survey, at: Instant, changes: Changes) -> Surv
     intake, subqueue = parts.intake, command.subqueue
     shelf, locked = parts.stock.shelves[subqueue], parts.stock.locked_messages(subqueue)
     following = intake.next_sequence_number
+    unconfirmed = intake.first_unconfirmed()
     oldest = shelf.peek(SequenceNumber(0), 1, locked)
+    first = vacant_from = oldest[0].sequence_number if oldest else following
+    if subqueue is SubQueue.MAIN:
+        # A message that is not durable yet is not missing.
+        first = min(first, unconfirmed)
+        vacant_from = parts.vacant.lowest_below(first)
+        # Nothing appears below the oldest message any more.
+        parts.vacant.forget_below(vacant_from)
     return Surveyed(
-        first=oldest[0].sequence_number if oldest else following,
+        first=first,
         next=following,
-        stable=SequenceNumber(intake.first_unconfirmed() - 1),
+        stable=SequenceNumber(unconfirmed - 1),
         counts=shelf.counts(locked),
+        vacant_from=vacant_from,
     )
 
 

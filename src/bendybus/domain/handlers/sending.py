@@ -33,6 +33,8 @@ def enqueue(parts: Parts, command: Enqueue, at: Instant, changes: Changes) -> En
         _count_shelved(stock, messages, SubQueue.DEAD_LETTER)
         parts.aside_arriving += sum(map(_is_aside, messages))
         parts.outbox.arriving += _count_shelved(stock, messages, SubQueue.OUTBOX)
+        elsewhere = [each.sequence_number for each in messages if each.subqueue is not SubQueue.MAIN]
+        intake.leave_vacant(elsewhere)
     return enqueued
 
 

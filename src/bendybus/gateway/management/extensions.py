@@ -73,10 +73,12 @@ async def _surveyed(host: ReceivingPort, subqueue: SubQueue) -> dict[str, object
         return unavailable
     assert isinstance(survey, Surveyed)
     counts = survey.counts
+    vacant_from = survey.first if survey.vacant_from is None else survey.vacant_from
     return {
         "partition": int(host.number),
         "available": True,
         "first-sequence-number": int(survey.first),
+        "vacant-from-sequence-number": int(vacant_from),
         "next-sequence-number": int(survey.next),
         "high-water-mark": int(survey.stable),
         "active": counts.active,
