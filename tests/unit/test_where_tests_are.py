@@ -196,6 +196,7 @@ COVERS = {
     "store/test_sqlite_lost_commits.py": "store/sqlite/witness",
     "store/test_sqlite_journal.py": "store/sqlite/commit_path store/sqlite/journal store/sqlite/pending "
     "store/sqlite/records store/sqlite/turnover",
+    "store/test_sqlite_ahead.py": "store/sqlite/ahead",
     "store/test_sqlite_removals.py": "store/sqlite/removals",
     # Spark.
     "spark/test_rows.py": "pyspark_servicebus/decoding pyspark_servicebus/encoding pyspark_servicebus/entity "
