@@ -78,7 +78,8 @@ class Enqueue:
     outbox with a posting.
     `transfer`: messages that have arrived before are dropped. `destination`: the messages go into the
     outbox, to be sent to that entity. `numbered`: all of them are scheduled and have their numbers from
-    `Reserve`. `held_elsewhere`: bytes that count towards the quota and are not in this partition; for a
+    `Reserve`. `generation`: of the entity when the numbers were reserved (broker/transactions.py).
+    `held_elsewhere`: bytes that count towards the quota and are not in this partition; for a
     topic, what its subscriptions hold. The host of a topic's partition sets it.
     `evaluated`: the results of the topic's rules, if they were evaluated before (evaluation.py).
     """
@@ -91,6 +92,7 @@ class Enqueue:
     shelved: bool = False
     held_elsewhere: int = 0
     evaluated: object = field(default=None, repr=False, compare=False)
+    generation: str = ""
 
 
 @dataclass(slots=True)
@@ -239,9 +241,13 @@ class DeleteOldest:
 
 @dataclass(slots=True)
 class CancelScheduled:
-    """Remove these scheduled messages, all or none."""
+    """Remove these scheduled messages, all or none.
+
+    `generation`: of the entity when a transaction began to cancel them; empty outside of transactions.
+    """
 
     sequence_numbers: Sequence[SequenceNumber]
+    generation: str = ""
 
 
 @dataclass(slots=True)
