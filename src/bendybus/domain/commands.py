@@ -17,6 +17,7 @@ from bendybus.domain.deadletter import Cause
 from bendybus.domain.messages import Message, SubQueue
 from bendybus.domain.range_commands import RangeCommand, RangeReply
 from bendybus.domain.session_commands import SessionCommand, SessionLock, SessionReply
+from bendybus.errors import BrokerError
 from bendybus.names import EntityPath, Instant, LockToken, PartitionNumber, SequenceNumber, SessionId
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "Done",
     "Enqueue",
     "Enqueued",
+    "EnqueuedApart",
     "Given",
     "Lock",
     "LockDeferred",
@@ -82,6 +84,9 @@ class Enqueue:
     `held_elsewhere`: bytes that count towards the quota and are not in this partition; for a
     topic, what its subscriptions hold. The host of a topic's partition sets it.
     `evaluated`: the results of the topic's rules, if they were evaluated before (evaluation.py).
+    `deliveries`: the messages are several deliveries of a client, each of this many messages. If all
+    together are refused, the broker that owns the partition of another broker tries each of them alone
+    (cluster/asked.py), and answers with `EnqueuedApart`.
     """
 
     messages: list[Message]
@@ -93,6 +98,7 @@ class Enqueue:
     held_elsewhere: int = 0
     evaluated: object = field(default=None, repr=False, compare=False)
     generation: str = ""
+    deliveries: Sequence[int] = ()
 
 
 @dataclass(slots=True)
@@ -356,6 +362,14 @@ class Enqueued:
 
 
 @dataclass(slots=True)
+class EnqueuedApart:
+    """Together the deliveries of a command were refused, so each was tried alone."""
+
+    refused: dict[int, BrokerError]
+    """By the index of the delivery. The messages of all others are enqueued."""
+
+
+@dataclass(slots=True)
 class Given:
     """Messages handed out (locked, removed or peeked), oldest first. There may be none."""
 
@@ -383,4 +397,6 @@ class Deleted:
     count: int
 
 
-Reply: TypeAlias = Done | Enqueued | Given | Settled | Renewed | Deleted | SessionReply | RangeReply
+Reply: TypeAlias = (
+    Done | Enqueued | EnqueuedApart | Given | Settled | Renewed | Deleted | SessionReply | RangeReply
+)
