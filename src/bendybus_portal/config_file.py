@@ -25,9 +25,9 @@ def read_config(text: str) -> Mapping[str, Any]:
 
 
 def import_work(access: Access, namespace: Mapping[str, Any], job: Job) -> None:
-    """Create the entities that do not exist. Existing ones are not changed."""
+    """Create the entities that do not exist, and complete those that a former import has begun."""
     with access.management() as management:
         for step in imported(management, namespace):
             if job.stopping:
                 return
-            job.done += step.outcome is Outcome.CREATED
+            job.done += step.outcome is not Outcome.EXISTS

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from bendybus.management.config_file import INCOMPLETE
 from bendybus.server.emulator_config import load_config
 from fix_processes import run_bendybus
 from fix_server import Properties, ServerProcess, StartServer
@@ -105,6 +106,21 @@ def test_entities_that_exist_stay_as_they_are(start_server: StartServer, tmp_pat
     assert done.stderr == "Created 1; 1 exist already and stay as they are.\n"
     shown = json.loads(bendybus(target, tmp_path, "queue", "show", "orders", "-o", "json").stdout)
     assert shown["lockDuration"] == "PT10S"
+
+
+def test_an_import_that_was_interrupted_is_completed(start_server: StartServer, tmp_path: Path) -> None:
+    source = start_server(QUEUES, topics=TOPICS)
+    target = start_server({})
+    bendybus(source, tmp_path, "export", "Config.json")
+    bendybus(target, tmp_path, "import", "Config.json")
+    bendybus(target, tmp_path, "rule", "delete", "news", "some", "ours", "--yes")
+    mark = ("--user-metadata", INCOMPLETE)
+    bendybus(target, tmp_path, "subscription", "update", "news", "some", *mark)
+    would = bendybus(target, tmp_path, "import", "Config.json", "--dry-run")
+    assert would.stderr.startswith("Would complete 1 of an interrupted import. Would create 1; ")
+    done = bendybus(target, tmp_path, "import", "Config.json")
+    assert done.stderr.startswith("Completed 1 of an interrupted import. Created 1; ")
+    assert exported(target, tmp_path) == exported(source, tmp_path)
 
 
 @pytest.mark.parametrize(

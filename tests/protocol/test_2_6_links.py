@@ -9,6 +9,8 @@ import pytest
 from bendybus.amqp.conditions import INVALID_FIELD, NOT_ALLOWED, TRANSFER_LIMIT_EXCEEDED
 from bendybus.amqp.frames import encode_frame
 from bendybus.amqp.performatives import (
+    ACCEPTED,
+    RCV_FIRST,
     RCV_SECOND,
     RECEIVER,
     SENDER,
@@ -16,6 +18,7 @@ from bendybus.amqp.performatives import (
     Attach,
     Coordinator,
     Detach,
+    Disposition,
     End,
     Error,
     Flow,
@@ -84,6 +87,29 @@ def test_accept_echoes_addresses_and_settle_modes(peer: RawPeer) -> None:
     assert answer.initial_delivery_count == 0, "MUST NOT be null if role is sender"
     assert answer.properties == {"com.microsoft:locked-until-utc": 5}
     assert link.attached
+
+
+@pytest.mark.parametrize("wanted", [None, RCV_FIRST, RCV_SECOND, 7])
+def test_a_sender_is_told_that_its_deliveries_are_settled_at_once(peer: RawPeer, wanted: int | None) -> None:
+    """The receiver states "the actual settlement mode in use" [2.7.3]. The senders of py ask for second."""
+    peer.begin()
+    asks = Attach(name="s", handle=0, role=SENDER, snd_settle_mode=SND_UNSETTLED, rcv_settle_mode=wanted)
+    (attached,) = peer.send(0, asks)
+    assert isinstance(attached, LinkAttached)
+    link = attached.link
+    assert isinstance(link, ReceivingLink)
+    link.accept()
+    (answer,) = peer.answers()
+    assert isinstance(answer, Attach)
+    assert (answer.snd_settle_mode, answer.rcv_settle_mode or RCV_FIRST) == (SND_UNSETTLED, RCV_FIRST)
+    assert link.rcv_settle_mode == RCV_FIRST
+    link.grant(1)
+    (received,) = peer.send(0, Transfer(handle=0, delivery_id=0, delivery_tag=b"t"), b"x")
+    assert isinstance(received, DeliveriesReceived)
+    link.settle(received.deliveries, ACCEPTED)
+    disposition = peer.answers()[-1]
+    assert isinstance(disposition, Disposition)
+    assert disposition.settled
 
 
 def test_an_empty_terminus_is_answered_with_one_that_has_an_address(peer: RawPeer) -> None:

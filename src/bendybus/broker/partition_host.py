@@ -22,6 +22,7 @@ from bendybus.broker.payload_cache import PayloadCache
 from bendybus.broker.scans import Scan
 from bendybus.broker.selection import Selection
 from bendybus.broker.stores import AttachedStore
+from bendybus.broker.transactions import refuse_former_numbers
 from bendybus.domain.commands import (
     ENTROPY_PER_LOCK,
     Command,
@@ -132,6 +133,7 @@ class PartitionHost(PartitionSuccession):
             raise EntityNotFound(self.queue.path) if self.queue.deleted else self._unavailable()
         if self.queue.leaving and any(_is_sent_through(command) for command in commands):
             raise EntityNotFound(self.queue.path)
+        refuse_former_numbers(self.queue, commands)
         self._partition.check(commands, at)
 
     def prepare(

@@ -23,6 +23,7 @@ from bendybus.broker.mailbox import OnReply
 from bendybus.broker.partition_lifecycle import PartitionLifecycle
 from bendybus.broker.payload_cache import PayloadCache
 from bendybus.broker.stores import AttachedStore
+from bendybus.broker.transactions import refuse_former_numbers
 from bendybus.domain.commands import Command, Confirm, Enqueue, Enqueued, Publish, Reply
 from bendybus.domain.effects import (
     ActivateMessages,
@@ -153,6 +154,7 @@ class TopicHost(Host[TopicPartition]):
         partition = self._partition
         if partition is None or self.availability is not Availability.AVAILABLE:
             raise EntityNotFound(self.topic.path) if self.topic.deleted else self._unavailable()
+        refuse_former_numbers(self.topic, commands)
         for command in commands:
             self._complete_command(command)
         partition.check(commands)

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from bendybus.broker.lifecycle import Availability, PartitionState
 from bendybus.broker.partition_port import OnEnded, PartitionPort
-from bendybus.domain.commands import Command
-from bendybus.errors import BrokerError, PartitionMoved, StoreUnavailable
+from bendybus.domain.commands import CancelScheduled, Command, Enqueue
+from bendybus.errors import BrokerError, PartitionMoved, StoreUnavailable, TransactionRolledBack
 
 if TYPE_CHECKING:
+    from bendybus.broker.entity import Entity
     from bendybus.broker.host import Host
 
-__all__ = ["commit", "commit_here", "commit_here_at_once"]
+__all__ = ["commit", "commit_here", "commit_here_at_once", "refuse_former_numbers"]
 
 _Work: TypeAlias = "Sequence[tuple[Host[Any], Command]]"
 
@@ -98,6 +99,21 @@ def _submit(work: _Work, by_host: Mapping[Host[Any], Sequence[Command]], ended: 
         ended(error)
 
     store.writer.submit([share for share, _ in prepared], committed)
+
+
+def refuse_former_numbers(entity: Entity[Any, Any, Any], commands: Sequence[Command]) -> None:
+    """Raise if commands of a transaction name messages by numbers from before their entity was emptied.
+
+    The numbers have started again: other messages may have them now.
+    """
+    for command in commands:
+        if not isinstance(command, Enqueue | CancelScheduled) or not command.generation:
+            continue
+        if command.generation != entity.generation:
+            raise TransactionRolledBack(
+                f"'{entity.path}' was emptied while the transaction was open: the sequence numbers of "
+                "messages that it schedules or cancels are not valid any more. Repeat the transaction."
+            )
 
 
 async def _loaded(hosts: Iterable[Host[Any]]) -> None:

@@ -73,7 +73,8 @@ def import_entities(
 ) -> None:
     """Create the entities of a Config.json, or of another namespace.
 
-    Existing entities stay unchanged. Messages and policies are not copied.
+    Existing entities stay unchanged. An import that was interrupted can be repeated. Messages and policies
+    are not copied.
     """
     if (file is None) == (source is None):
         raise ConfigError("name a FILE, or the connection string of another namespace with --from")
@@ -102,6 +103,9 @@ def _show(command: Command, steps: list[Any], *, dry_run: bool) -> None:
         show_many(COLUMNS, ([step["outcome"], step["kind"], step["path"]] for step in shown), None)
     counts = Counter(step["outcome"] for step in shown)
     what = "Would create" if dry_run else "Created"
+    completed = counts["completed"]
+    if completed:
+        what = f"{'Would complete' if dry_run else 'Completed'} {completed} of an interrupted import. {what}"
     note(f"{what} {counts['created']}; {counts['exists']} exist already and stay as they are.")
 
 

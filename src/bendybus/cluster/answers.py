@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from bendybus.cluster.frames import Frame, FrameError
-from bendybus.cluster.items import Answer, Figures, Item, Payloads, Returned
-from bendybus.domain.commands import Reply
+from bendybus.cluster.frames import Frame, FrameError, error_of
+from bendybus.cluster.items import Answer, Figures, Item, Payloads, Returned, StoredApart
+from bendybus.domain.commands import EnqueuedApart, Reply
 from bendybus.domain.messages import Message, SubQueue
 from bendybus.domain.shelf import Counts
 from bendybus.errors import BrokerError
@@ -41,6 +41,8 @@ async def answered(ask: Callable[[Callable[[T | BrokerError], None]], None]) -> 
 
 
 def read_reply(frame: Frame, item: Item) -> Reply:
+    if isinstance(item, StoredApart):
+        return EnqueuedApart({each.id: error_of(each) for each in item.refused})
     if not isinstance(item, Answer):
         raise FrameError(f"a {type(item).__name__} as the answer to a command")
     return frame.reply(item.kind, item.body)

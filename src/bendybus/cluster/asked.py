@@ -4,6 +4,9 @@ A frame contains the sends of many clients in one turn: for each partition, a fe
 command with one message costs a partition almost as much as one with a hundred, so the messages of a frame
 are combined into one command. If it is refused, the original commands are tried one by one, before anything
 else reaches the partition, so that a client is not affected by the messages of another.
+
+In the same way, a command with several deliveries of one client is taken apart if it is refused. Only the
+owner can do that in time: when the other broker learns of the refusal, it has sent later messages.
 """
 
 from __future__ import annotations
@@ -15,12 +18,12 @@ from bendybus.broker.host import Host
 from bendybus.broker.mailbox import OnReply
 from bendybus.broker.partition_host import PartitionHost
 from bendybus.cluster.new_messages import enqueues_only
-from bendybus.domain.commands import Command, Enqueue, Enqueued, Reply
+from bendybus.domain.commands import Command, Enqueue, Enqueued, EnqueuedApart, Reply
 from bendybus.domain.messages import Message, MessageState
 from bendybus.errors import BrokerError, InvalidOperation, QuotaExceeded
 from bendybus.names import SequenceNumber
 
-__all__ = ["AnswerTo", "Gathering"]
+__all__ = ["AnswerTo", "Gathering", "taken_apart"]
 
 
 class AnswerTo:
@@ -89,6 +92,42 @@ def _replied(
         scheduled = reply.scheduled and any(map(_is_scheduled, messages))
         done(Enqueued(first, len(messages), scheduled))
         first = SequenceNumber(first + len(messages))
+
+
+def taken_apart(host: Host[Any], command: Enqueue, done: AnswerTo) -> AnswerTo:
+    """The answer to a command with several deliveries. If it is refused, each of them is tried alone."""
+    return AnswerTo(partial(_tried, host, command, done))
+
+
+def _tried(host: Host[Any], command: Enqueue, done: AnswerTo, reply: Reply | BrokerError) -> None:
+    if not isinstance(reply, QuotaExceeded | InvalidOperation):
+        done(reply)
+        return
+    parts = _deliveries_of(command)
+    refused: dict[int, BrokerError] = {}
+    unanswered = set(range(len(parts)))
+
+    def answered(index: int, reply: Reply | BrokerError) -> None:
+        unanswered.discard(index)
+        if isinstance(reply, BrokerError):
+            refused[index] = reply
+        if not unanswered:
+            done(EnqueuedApart(refused))
+
+    for index, part in enumerate(parts):
+        host.submit(part, AnswerTo(partial(answered, index)))
+
+
+def _deliveries_of(command: Enqueue) -> list[Enqueue]:
+    parts: list[Enqueue] = []
+    start = 0
+    for count in command.deliveries:
+        own = slice(start, start + count)
+        start += count
+        identities = None if command.identities is None else command.identities[own]
+        parts.append(Enqueue(command.messages[own], identities, destination=command.destination))
+    assert start == len(command.messages), "each message is part of one delivery"
+    return parts
 
 
 def _is_scheduled(message: Message) -> bool:

@@ -83,6 +83,7 @@ class FrameWriter:
         number: int,
         heads: Sequence[NewHead],
         payloads: Sequence[bytes],
+        deliveries: Sequence[int] = (),
     ) -> None:
         """A command that enqueues messages that are new. Commands that follow each other are one item."""
         last = self._items[-1] if self._items else None
@@ -94,8 +95,11 @@ class FrameWriter:
         ):
             item = last
         else:
-            item = NewMessages(request, path, generation, [], [])
+            item = NewMessages(request, path, generation, [], [], {})
             self.add(item)
+        if deliveries:
+            usual = len(deliveries) == len(heads)
+            item.deliveries[len(item.commands)] = [] if usual else list(deliveries)
         item.commands.append((number, self.size, len(heads)))
         item.heads.extend(heads)
         self._payloads.extend(payloads)
@@ -223,15 +227,20 @@ class Frame:
     def payloads(self, spans: Iterable[tuple[int, int] | None]) -> list[bytes | None]:
         return [None if span is None else payload_at(self._tail, *span) for span in spans]
 
-    def new_messages(self, item: NewMessages) -> Iterator[tuple[int, int, list[Message]]]:
-        """The number of each command, its partition and its messages."""
+    def new_messages(self, item: NewMessages) -> Iterator[tuple[int, int, Enqueue]]:
+        """The number of each command, its partition, and the command."""
         first = 0
-        for request, (number, at, count) in enumerate(item.commands, item.id):
+        for index, (number, at, count) in enumerate(item.commands):
             heads = item.heads[first : first + count]
             if len(heads) != count:
                 raise FrameError(f"a command of {count} messages has the heads of {len(heads)}")
             payloads = payload_at(self._tail, at, sum([length for length, *_ in heads]))
-            yield request, number, messages_of(heads, payloads)
+            command = Enqueue(messages_of(heads, payloads))
+            if index in item.deliveries:
+                command.deliveries = deliveries = item.deliveries[index] or [1] * count
+                if sum(deliveries) != count:
+                    raise FrameError(f"a command of {count} messages has deliveries of {sum(deliveries)}")
+            yield item.id + index, number, command
             first += count
 
     def _decoded(self, table: dict[int, type], kind: int, body: Raw) -> Any:

@@ -54,6 +54,7 @@ __all__ = [
     "Serving",
     "Status",
     "Stored",
+    "StoredApart",
     "Supply",
     "Watch",
     "kind_of",
@@ -121,8 +122,8 @@ REPLIES: Final[dict[int, type]] = {
     14: range_commands.Replayable,
 }
 
-LOCAL_REPLIES: Final[frozenset[type]] = frozenset({session_commands.GivenInSessions})
-"""Replies to commands that only the owner gives."""
+LOCAL_REPLIES: Final[frozenset[type]] = frozenset({session_commands.GivenInSessions, commands.EnqueuedApart})
+"""A reply to a command that only the owner gives, and one that is an item of its own (`StoredApart`)."""
 
 _KINDS: Final = {each: kind for table in (COMMANDS, REPLIES) for kind, each in table.items()}
 
@@ -229,6 +230,9 @@ class NewMessages(msgspec.Struct, array_like=True, frozen=True, tag=15):
     heads: list[tuple[Length, int, Instant | None, SessionId | None]]
     """`NewHead` of all messages, in the order of the commands. The payloads of a command lie one after the
     other."""
+    deliveries: dict[int, list[Length]] = {}
+    """`Enqueue.deliveries` of commands that have several, by index; an empty list if each is one message.
+    Older brokers ignore this, and refuse all deliveries of a command together."""
 
 
 class Answer(msgspec.Struct, array_like=True, frozen=True, tag=20):
@@ -268,6 +272,14 @@ class Stored(msgspec.Struct, array_like=True, frozen=True, tag=25):
 
     answers: list[tuple[int, SequenceNumber, int, bool]]
     """The number of each request, and the fields of its answer."""
+
+
+class StoredApart(msgspec.Struct, array_like=True, frozen=True, tag=26):
+    """`EnqueuedApart`. Only an answer to a command that has deliveries."""
+
+    id: int
+    refused: list[Refusal]
+    """The id of each is the index of a delivery."""
 
 
 # -- giving messages to receivers elsewhere ---------------------------------------
@@ -419,6 +431,7 @@ Item: TypeAlias = (
     | Figures
     | Returned
     | Stored
+    | StoredApart
     | Demand
     | Supply
     | SessionDemand

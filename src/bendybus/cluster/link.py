@@ -33,6 +33,7 @@ from bendybus.cluster.items import (
     Refusal,
     Returned,
     Stored,
+    StoredApart,
 )
 from bendybus.domain.commands import Enqueued
 from bendybus.errors import BrokerError, ServerBusy, StoreUnavailable
@@ -64,7 +65,7 @@ FRAME_BYTES: Final = 1024 * 1024
 # frame needs a turn of both brokers for each part. The system may allow less.
 BUFFER_BYTES: Final = 4 * FRAME_BYTES
 
-_ANSWERS: Final = (Answer, Refusal, Payloads, Figures, Returned)
+_ANSWERS: Final = (Answer, Refusal, Payloads, Figures, Returned, StoredApart)
 _GREETINGS: Final = (Hello, Proof)
 
 T = TypeVar("T")
@@ -318,7 +319,9 @@ class PeerLink:
             self.writer.add(item)
         self._flush_soon()
 
-    def _answered(self, frame: Frame, item: Answer | Refusal | Payloads | Figures | Returned) -> None:
+    def _answered(
+        self, frame: Frame, item: Answer | Refusal | Payloads | Figures | Returned | StoredApart
+    ) -> None:
         parse, done = self._take_waiting(item.id)
         if isinstance(item, Refusal):
             done(error_of(item))

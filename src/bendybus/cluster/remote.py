@@ -173,14 +173,19 @@ class RemotePartition:
         if link.joins_items and enqueues_only(command):
             new = taken_apart(command.messages)
             if new is not None:
-                return partial(self._add_new_messages, link.writer, *new)
+                return partial(self._add_new_messages, link.writer, *new, command.deliveries)
         return partial(self._ask, link.writer.command, command)
 
     def _add_new_messages(
-        self, writer: FrameWriter, heads: Sequence[NewHead], payloads: Sequence[bytes], request: int
+        self,
+        writer: FrameWriter,
+        heads: Sequence[NewHead],
+        payloads: Sequence[bytes],
+        deliveries: Sequence[int],
+        request: int,
     ) -> None:
         generation = self._entity.generation
-        writer.add_new_messages(request, self.path, generation, self.number, heads, payloads)
+        writer.add_new_messages(request, self.path, generation, self.number, heads, payloads, deliveries)
 
     def _ask(self, command_item: Callable[..., Ask], command: Command, request: int) -> Ask:
         return command_item(request, self.path, self._entity.generation, self.number, command)

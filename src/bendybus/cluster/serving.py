@@ -21,7 +21,7 @@ from bendybus.broker.queue import Queue
 from bendybus.broker.stores import AttachedStore
 from bendybus.broker.topic import SendTarget
 from bendybus.broker.transactions import commit_here
-from bendybus.cluster.asked import AnswerTo, Gathering
+from bendybus.cluster.asked import AnswerTo, Gathering, taken_apart
 from bendybus.cluster.detached import DetachedSessions
 from bendybus.cluster.frames import Frame, FrameError, refusal_of
 from bendybus.cluster.items import (
@@ -42,12 +42,13 @@ from bendybus.cluster.items import (
     Serving,
     SessionDemand,
     Status,
+    StoredApart,
     Watch,
     kind_of,
 )
 from bendybus.cluster.lending import Lender
 from bendybus.cluster.link import PeerLink
-from bendybus.domain.commands import Command, Done, Enqueue, Enqueued, Reply
+from bendybus.domain.commands import Command, Done, Enqueue, Enqueued, EnqueuedApart, Reply
 from bendybus.domain.messages import SubQueue
 from bendybus.domain.session_commands import AcceptSession, ReleaseSession, SessionAccepted, SessionLock
 from bendybus.errors import (
@@ -172,8 +173,8 @@ class Service:
         """A request or demand of another broker."""
         match item:
             case NewMessages():
-                for request, number, messages in frame.new_messages(item):
-                    self._submit(link, request, item, number, Enqueue(messages))
+                for request, number, command in frame.new_messages(item):
+                    self._submit(link, request, item, number, command)
             case Ask():
                 self._submit(link, item.id, item, item.number, frame.command(item))
             case Demand() | SessionDemand() | SelectiveDemand() | Watch():
@@ -218,6 +219,8 @@ class Service:
             if isinstance(host, PartitionHost):
                 host.let_go_session(command.lock)
         done = AnswerTo(partial(self._answer, link, request, entity, host, command))
+        if isinstance(command, Enqueue) and command.deliveries:
+            done = taken_apart(host, command, done)
         self._gathering.submit(host, command, done)
 
     def _answer(
@@ -235,6 +238,10 @@ class Service:
             return
         if isinstance(reply, BrokerError):
             link.send(refusal_of(request, reply))
+            return
+        if isinstance(reply, EnqueuedApart):
+            refusals = [refusal_of(index, each) for index, each in reply.refused.items()]
+            link.send(StoredApart(request, refusals))
             return
         if isinstance(reply, Enqueued) and link.joins_items and not reply.duplicates:
             link.send_stored(request, reply)

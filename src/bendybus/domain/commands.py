@@ -17,6 +17,7 @@ from bendybus.domain.deadletter import Cause
 from bendybus.domain.messages import Message, SubQueue
 from bendybus.domain.range_commands import RangeCommand, RangeReply
 from bendybus.domain.session_commands import SessionCommand, SessionLock, SessionReply
+from bendybus.errors import BrokerError
 from bendybus.names import EntityPath, Instant, LockToken, PartitionNumber, SequenceNumber, SessionId
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "Done",
     "Enqueue",
     "Enqueued",
+    "EnqueuedApart",
     "Given",
     "Lock",
     "LockDeferred",
@@ -78,9 +80,13 @@ class Enqueue:
     outbox with a posting.
     `transfer`: messages that have arrived before are dropped. `destination`: the messages go into the
     outbox, to be sent to that entity. `numbered`: all of them are scheduled and have their numbers from
-    `Reserve`. `held_elsewhere`: bytes that count towards the quota and are not in this partition; for a
+    `Reserve`. `generation`: of the entity when the numbers were reserved (broker/transactions.py).
+    `held_elsewhere`: bytes that count towards the quota and are not in this partition; for a
     topic, what its subscriptions hold. The host of a topic's partition sets it.
     `evaluated`: the results of the topic's rules, if they were evaluated before (evaluation.py).
+    `deliveries`: the messages are several deliveries of a client, each of this many messages. If all
+    together are refused, the broker that owns the partition of another broker tries each of them alone
+    (cluster/asked.py), and answers with `EnqueuedApart`.
     """
 
     messages: list[Message]
@@ -91,6 +97,8 @@ class Enqueue:
     shelved: bool = False
     held_elsewhere: int = 0
     evaluated: object = field(default=None, repr=False, compare=False)
+    generation: str = ""
+    deliveries: Sequence[int] = ()
 
 
 @dataclass(slots=True)
@@ -239,9 +247,13 @@ class DeleteOldest:
 
 @dataclass(slots=True)
 class CancelScheduled:
-    """Remove these scheduled messages, all or none."""
+    """Remove these scheduled messages, all or none.
+
+    `generation`: of the entity when a transaction began to cancel them; empty outside of transactions.
+    """
 
     sequence_numbers: Sequence[SequenceNumber]
+    generation: str = ""
 
 
 @dataclass(slots=True)
@@ -350,6 +362,14 @@ class Enqueued:
 
 
 @dataclass(slots=True)
+class EnqueuedApart:
+    """Together the deliveries of a command were refused, so each was tried alone."""
+
+    refused: dict[int, BrokerError]
+    """By the index of the delivery. The messages of all others are enqueued."""
+
+
+@dataclass(slots=True)
 class Given:
     """Messages handed out (locked, removed or peeked), oldest first. There may be none."""
 
@@ -377,4 +397,6 @@ class Deleted:
     count: int
 
 
-Reply: TypeAlias = Done | Enqueued | Given | Settled | Renewed | Deleted | SessionReply | RangeReply
+Reply: TypeAlias = (
+    Done | Enqueued | EnqueuedApart | Given | Settled | Renewed | Deleted | SessionReply | RangeReply
+)

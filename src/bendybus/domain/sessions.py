@@ -98,7 +98,7 @@ class Sessions:
             self.forget_idle(session)
 
     def take(self, count: int) -> list[Message]:
-        """The oldest messages of all sessions, to be deleted, whether or not a session has a holder."""
+        """The oldest messages of all sessions, whether or not a session has a holder."""
         taken = self.starting_at(SequenceNumber(0), count)
         for message in taken:
             self.remove(message)
@@ -163,9 +163,13 @@ class Sessions:
         return session
 
     def forget_idle(self, session: Session) -> None:
-        """Drop a session that has no messages, no holder and no state."""
+        """Drop a session that has no messages, no holder and no state.
+
+        Without a message that waits, there is nothing that a later message could overtake: the rest ends.
+        """
         if session.waiting:
             return
+        session.rests_until = _UNSET
         self._offered.pop(session.key, None)
         if session.lock is None and session.state_size is None:
             self._known.pop(session.key, None)

@@ -112,7 +112,8 @@ def remember(stock: Stock, at: Instant) -> VolatileState:
     resting_sessions: list[tuple[SessionId, int]] = []
     for until, what in stock.resting.ends():
         if isinstance(what, Session):
-            resting_sessions.append((what.id, until - at))
+            if what.rests_until:
+                resting_sessions.append((what.id, until - at))
         else:
             resting.append((what.sequence_number, until - at))
     return VolatileState(locks, sessions, resting, resting_sessions)

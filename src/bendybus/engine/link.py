@@ -108,7 +108,8 @@ class Link:
         max_message_size: int | None = None,
         offered_capabilities: Sequence[str] = (),
     ) -> None:
-        """Accepts the peer's attach. What is not given is echoed from it, except for capabilities.
+        """Accepts the peer's attach. What is not given is echoed from it, except for capabilities and for the
+        mode in which we settle what we receive.
 
         The peer may have granted credit in the meantime, so look at a sending
         link's `credit` after this.
@@ -219,6 +220,10 @@ class Link:
     def _adopt(self, attach: Attach) -> None:
         """Takes from the peer's attach what only one kind of link needs."""
 
+    def _answered_rcv_settle_mode(self, asked: Attach) -> int | None:
+        """The peer is the receiver, and its mode is its own choice."""
+        return asked.rcv_settle_mode
+
     def _release(self) -> None:
         """Drops its deliveries; the link sends and accepts nothing more."""
 
@@ -249,7 +254,7 @@ class Link:
                 handle=self.handle,
                 role=self.role,
                 snd_settle_mode=self.remote.snd_settle_mode,
-                rcv_settle_mode=self.remote.rcv_settle_mode,
+                rcv_settle_mode=self._answered_rcv_settle_mode(self.remote),
                 source=source,
                 target=target,
                 # "MUST NOT be null if role is sender" [AMQP 2.7.3]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from bendybus.amqp.conditions import INVALID_FIELD, RESOURCE_LIMIT_EXCEEDED, TRANSFER_LIMIT_EXCEEDED
 from bendybus.amqp.frames import TransferFields
-from bendybus.amqp.performatives import RECEIVER, Attach, DeliveryState, Flow, Terminus
+from bendybus.amqp.performatives import RCV_FIRST, RECEIVER, Attach, DeliveryState, Flow, Terminus
 from bendybus.amqp.serial import SERIAL_MAX, distance
 from bendybus.amqp.transfer_run import PlainTransfer
 from bendybus.engine.deliveries import Delivery, PartialDelivery
@@ -207,6 +207,15 @@ class ReceivingLink(Link):
 
     def _adopt(self, attach: Attach) -> None:
         self.delivery_count = attach.initial_delivery_count or 0
+
+    def _answered_rcv_settle_mode(self, asked: Attach) -> int | None:
+        """We settle with the outcome, also if the peer would like to settle first.
+
+        "When set at the receiver this indicates the actual settlement mode in use" [AMQP 2.7.3]. The senders
+        of py ask for the mode second and wait for a disposition that settles, so it cannot be granted.
+        """
+        self.rcv_settle_mode = RCV_FIRST
+        return None if asked.rcv_settle_mode is None else RCV_FIRST
 
     def _send_attach(
         self,

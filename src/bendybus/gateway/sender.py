@@ -8,7 +8,7 @@ only when its messages are durable.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -19,7 +19,7 @@ from bendybus.broker.entity_faults import EntityFaults
 from bendybus.broker.partition_port import PartitionPort
 from bendybus.broker.queue import Queue
 from bendybus.broker.topic import SendTarget
-from bendybus.domain.commands import Enqueue, Reply
+from bendybus.domain.commands import Enqueue, EnqueuedApart, Reply
 from bendybus.domain.duplicates import Identities
 from bendybus.domain.messages import Message
 from bendybus.domain.routing import partition_of
@@ -100,6 +100,18 @@ class _Run:
         self.messages += messages
         self.counts += [1] * len(messages)
         self.size += size
+
+    def apart(self) -> Iterator[_Run]:
+        """A run for each delivery."""
+        start = 0
+        for delivery, count in zip(self.deliveries, self.counts, strict=True):
+            own = slice(start, start + count)
+            start += count
+            alone = _Run(
+                self.host, self.keyless, [delivery], self.messages[own], [count], self.identities[own]
+            )
+            alone.size = len(delivery.payload)
+            yield alone
 
 
 class _Runs:
@@ -320,7 +332,10 @@ class Sender:
 
     def _enqueue(self, run: _Run, attempts: int) -> None:
         destination = None if self._outbox is None else self._target.path
-        command = Enqueue(run.messages, run.identities or None, destination=destination)
+        deliveries = run.counts if len(run.counts) > 1 else ()
+        command = Enqueue(
+            run.messages, run.identities or None, destination=destination, deliveries=deliveries
+        )
         if self._target.faults is not None:
             try:
                 self._target.faults.refuse_partition(self._target.path, run.host.number)
@@ -335,8 +350,21 @@ class Sender:
     def _enqueued(self, run: _Run, attempts: int, reply: Reply | BrokerError) -> None:
         if isinstance(reply, BrokerError):
             self._not_enqueued(run, attempts, reply)
+        elif isinstance(reply, EnqueuedApart):
+            self._enqueued_apart(run, reply)
         else:
             self._answer(run, ACCEPTED)
+
+    def _enqueued_apart(self, run: _Run, reply: EnqueuedApart) -> None:
+        """Another broker has refused a run, and has tried each of its deliveries alone."""
+        for index, alone in enumerate(run.apart()):
+            refusal = reply.refused.get(index)
+            if refusal is None:
+                self._answer(alone, ACCEPTED)
+            else:
+                self._not_enqueued(alone, 1, refusal)
+        if run.joined is not None:
+            run.joined.ready(_nothing)
 
     def _not_enqueued(self, run: _Run, attempts: int, reply: BrokerError) -> None:
         if isinstance(reply, Unavailable) and run.keyless and attempts > 1:
@@ -350,14 +378,8 @@ class Sender:
                 reply = none_left
         if isinstance(reply, QuotaExceeded | InvalidOperation) and len(run.deliveries) > 1:
             # Together they are too much, or one of them lacks a session; others may still be taken.
-            start = 0
-            for delivery, count in zip(run.deliveries, run.counts, strict=True):
-                own = slice(start, start + count)
-                start += count
-                alone = _Run(
-                    run.host, run.keyless, [delivery], run.messages[own], [count], run.identities[own]
-                )
-                alone.size = len(delivery.payload)
+            # For a partition of another broker, its owner has done that already, unless it is older.
+            for alone in run.apart():
                 self._enqueue(alone, attempts=1)
             if run.joined is not None:
                 run.joined.ready(_nothing)

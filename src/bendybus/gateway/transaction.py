@@ -159,11 +159,18 @@ class Transaction:
         return target.hosts[partition]
 
     def schedule(
-        self, target: SendTarget, messages: list[Message], identities: Sequence[str | None] | None
+        self,
+        target: SendTarget,
+        generation: str,
+        messages: list[Message],
+        identities: Sequence[str | None] | None,
     ) -> None:
-        """Scheduled messages that have their numbers, and count against the quota."""
+        """Scheduled messages that have their numbers, and count against the quota.
+
+        `generation`: of the entity when the numbers were reserved.
+        """
         self._begin_work()
-        enqueue = Enqueue(messages, identities, numbered=True)
+        enqueue = Enqueue(messages, identities, numbered=True, generation=generation)
         self._scheduled.update((message.sequence_number, (enqueue, message)) for message in messages)
         self.work.append((target, enqueue))
 
@@ -190,7 +197,7 @@ class Transaction:
             )
         older = [number for number in numbers if number not in self._scheduled]
         if older:
-            command = CancelScheduled(older)
+            command = CancelScheduled(older, entity.generation)
             await host.commit([(host, command)], only_checks=True)
             # The transaction may have ended meanwhile.
             self._begin_work()

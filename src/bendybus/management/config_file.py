@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -23,6 +23,7 @@ from bendybus.domain.properties import (
     MAX_MESSAGE_SIZE,
     MAX_SIZE,
     STATUS,
+    USER_METADATA,
     Property,
     ValueType,
 )
@@ -46,10 +47,12 @@ from bendybus.management.properties import (
     subscription_path,
 )
 
-__all__ = ["Outcome", "Step", "as_document", "exported_namespace", "imported", "read_config"]
+__all__ = ["INCOMPLETE", "Outcome", "Step", "as_document", "exported_namespace", "imported", "read_config"]
 
 DEFAULT_RULE: Final = "$Default"
 EVERYTHING: Final = "1=1"
+# The user metadata of an entity while it is imported in several steps.
+INCOMPLETE: Final = "The import of this entity is not complete. If it was interrupted, repeat it."
 # A partitioned entity shows the size of all its partitions, except in Premium.
 PARTITIONS_IN_STANDARD: Final = 16
 
@@ -174,6 +177,8 @@ class Outcome(StrEnum):
     CREATED = "created"
     EXISTS = "exists"
     """It existed, and was not changed."""
+    COMPLETED = "completed"
+    """An import that was interrupted had begun to create it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,26 +196,35 @@ def imported(
 ) -> Iterator[Step]:
     """Create the entities that do not exist; existing ones are not changed.
 
-    Each is complete when it is created, because a repetition after an interruption leaves it as it is. Only
-    entities that forward in a circle get their forwards when everything exists.
+    Most are complete when they are created. A subscription gets its further rules after that, and entities
+    that forward in a circle get their forwards when everything exists. Until then they are marked
+    (`INCOMPLETE`), so that a repetition after an interruption completes them and no others.
     """
-    circles: list[tuple[str, EntityKind, Mapping[str, Any]]] = []
+    circles: list[tuple[str, EntityKind, Mapping[str, object]]] = []
     for path, kind, described, in_circle in _destinations_first(_wanted(namespace)):
         whole = _given(described)
-        given = {name: value for name, value in whole.items() if not (in_circle and name in _FORWARD_NAMES)}
-        made = _Made(management, path, dry_run=dry_run)
+        first = {name: value for name, value in whole.items() if not (in_circle and name in _FORWARD_NAMES)}
+        lacks_forwards = len(first) < len(whole)
         rules = (described.get("Rules") or ()) if kind is SUBSCRIPTION else ()
-        step = made.create(kind.label, kind.element, _elements(kind, given, rules))
+        if in_steps := lacks_forwards or len(rules) > 1:
+            first[USER_METADATA.name] = INCOMPLETE
+        made = _Made(management, path, dry_run=dry_run)
+        step = made.create(kind.label, kind.element, _elements(kind, first, rules))
+        if in_steps and step.outcome is Outcome.EXISTS and made.is_incomplete():
+            step = replace(step, outcome=Outcome.COMPLETED)
         yield step
-        if step.outcome is Outcome.CREATED:
-            if len(given) < len(whole):
-                circles.append((path, kind, whole))
-            # The first one was created with the subscription.
-            for rule in rules[1:]:
-                yield made.with_rule(rule)
+        if not in_steps or step.outcome is Outcome.EXISTS:
+            continue
+        # The first one was created with the subscription.
+        for rule in made.missing(rules[1:], step.outcome):
+            yield made.with_rule(rule, step.outcome)
+        if lacks_forwards:
+            circles.append((path, kind, whole))
+        elif not dry_run:
+            management.update(path, kind.element, new_elements(kind, whole))
     if not dry_run:
-        for path, kind, described in circles:
-            management.update(path, kind.element, new_elements(kind, described))
+        for path, kind, given in circles:
+            management.update(path, kind.element, new_elements(kind, given))
 
 
 _FORWARD_NAMES: Final = frozenset(row.name for row in _FORWARDS)
@@ -233,13 +247,26 @@ class _Made:
             outcome = Outcome.EXISTS
         return Step(self._path, kind, outcome)
 
-    def with_rule(self, rule: Mapping[str, Any]) -> Step:
-        """One more rule. Without it the subscription would take the wrong messages, so there is none then."""
+    def is_incomplete(self) -> bool:
+        """Whether an import that was interrupted has begun to create it."""
+        return self._management.get(self._path).text(USER_METADATA.name) == INCOMPLETE
+
+    def missing(self, rules: Sequence[Mapping[str, Any]], outcome: Outcome) -> Sequence[Mapping[str, Any]]:
+        """Those of these rules that the subscription does not have."""
+        if outcome is Outcome.CREATED or not rules:
+            return rules
+        present = {entry.name.lower() for entry in self._management.list(f"{self._path}/Rules")}
+        return [rule for rule in rules if rule["Name"].lower() not in present]
+
+    def with_rule(self, rule: Mapping[str, Any], outcome: Outcome) -> Step:
+        """One more rule. Without it the subscription would take the wrong messages, so it is deleted if this
+        import has just created it. An older one may have messages.
+        """
         made = _Made(self._management, f"{self._path}/Rules/{rule['Name']}", dry_run=self._dry_run)
         try:
             return made.create("rule", RULE_DESCRIPTION, _rule_elements(rule))
         except BrokerError:
-            if not self._dry_run:
+            if not self._dry_run and outcome is Outcome.CREATED:
                 with suppress(BrokerError):
                     self._management.delete(self._path)
             raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 from hypothesis import given
@@ -119,11 +119,17 @@ def frames_of(data: bytes) -> Iterator[Frame]:
 
 
 def add_new(
-    writer: FrameWriter, request: int, path: str, generation: str, number: int, sent: list[Message]
+    writer: FrameWriter,
+    request: int,
+    path: str,
+    generation: str,
+    number: int,
+    sent: list[Message],
+    deliveries: Sequence[int] = (),
 ) -> None:
     taken = taken_apart(sent)
     assert taken is not None
-    writer.add_new_messages(request, path, generation, number, *taken)
+    writer.add_new_messages(request, path, generation, number, *taken, deliveries)
 
 
 def crossed(command: Command) -> Command:
@@ -222,11 +228,38 @@ def test_commands_with_new_messages_that_follow_each_other_are_one_item() -> Non
     assert isinstance(item, NewMessages)
     assert (item.path, item.generation) == ("orders", "g")
     assert requests_in(item) == range(7, 9)
-    found = [(request, number, list(map(fields, each))) for request, number, each in frame.new_messages(item)]
+    found = [
+        (request, number, list(map(fields, command.messages)))
+        for request, number, command in frame.new_messages(item)
+    ]
     assert found == [
         (7, 3, [fields(Message(b"one", 4)), fields(Message(b"", 1, 5))]),
         (8, 0, [fields(Message(b"three", 6, None, "session"))]),
     ]
+
+
+def test_each_command_has_the_deliveries_that_its_messages_came_in() -> None:
+    writer = FrameWriter()
+    messages = [Message(b"one", 4), Message(b"two", 4), Message(b"three", 6)]
+    for request, deliveries in enumerate([(), (1, 1, 1), (2, 1)]):
+        add_new(writer, request, "orders", "g", 3, messages, deliveries)
+
+    (frame,) = frames_of(written(writer=writer))
+
+    (item,) = frame.items
+    assert isinstance(item, NewMessages)
+    found = [tuple(command.deliveries) for _, _, command in frame.new_messages(item)]
+    assert found == [(), (1, 1, 1), (2, 1)]
+
+
+@pytest.mark.parametrize("deliveries", [[1], [1, 2], [2, 1, 0, 1]])
+def test_deliveries_that_do_not_add_up_are_refused(deliveries: list[int]) -> None:
+    heads = [(0, 1, None, None)] * 2
+    item = NewMessages(1, "q", "g", [(0, 0, 2)], heads, {0: deliveries})
+    (frame,) = frames_of(written(item))
+
+    with pytest.raises(FrameError, match="deliveries"):
+        list(frame.new_messages(frame.items[0]))
 
 
 @pytest.mark.parametrize(
@@ -242,7 +275,7 @@ def test_other_commands_with_new_messages_are_another_item(
     (frame,) = frames_of(written(writer=writer))
 
     found = [each for item in frame.items for each in frame.new_messages(item)]
-    assert [(request, [each.payload for each in sent]) for request, _, sent in found] == [
+    assert [(request, [each.payload for each in sent.messages]) for request, _, sent in found] == [
         (7, [b"one"]),
         (request_number, [b"two"]),
     ]

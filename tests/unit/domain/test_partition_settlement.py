@@ -334,3 +334,12 @@ def test_the_oldest_are_deleted_but_not_the_locked_or_the_younger(driver):
     assert driver.apply(DeleteOldest(10, before)) == Deleted(0)
     assert driver.effects == []
     assert len(driver.lock(10)) == 2
+
+
+def test_expired_messages_are_not_counted_among_the_oldest_that_are_deleted(driver):
+    expired = driver.send(2, ttl_s=1)
+    first, second, third = driver.send(3)
+    driver.later(1)
+    assert driver.apply(DeleteOldest(2, driver.now)) == Deleted(2)
+    assert driver.effect(RemoveMessages) == RemoveMessages([*expired, first, second])
+    assert driver.peek() == [third]

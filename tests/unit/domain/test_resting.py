@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from bendybus.domain.commands import Abandon, Confirm, Enqueue, Given, Lock, MoveLockEnds, Tick
+from bendybus.domain.commands import (
+    Abandon,
+    Confirm,
+    Deleted,
+    DeleteOldest,
+    Enqueue,
+    Given,
+    Lock,
+    MoveLockEnds,
+    Tick,
+)
 from bendybus.domain.effects import MessagesAvailable, SessionsReady
 from bendybus.domain.entities import QueueDescription
 from bendybus.domain.messages import Message, SubQueue
@@ -158,3 +168,58 @@ def test_a_clock_that_is_set_back_leaves_the_longest_rest_of_a_session() -> None
     for left_ms, available in ((23_999, 1), (24_000, 2)):
         partition.apply(Tick(), Instant(AT + left_ms))
         assert partition.available() == available
+
+
+def send_in(partition: Partition, session_id: str, at: int) -> None:
+    message = Message(b"x", size=1, session_id=SessionId(session_id))
+    partition.apply(Enqueue([message]), Instant(at))
+    partition.apply(Confirm(message.sequence_number), Instant(at))
+
+
+def rest_in(partition: Partition, session_id: str, delay: int) -> None:
+    """A receiver accepts the session, abandons its first message with a delay, and leaves."""
+    accepted, _ = partition.apply(AcceptSession(SessionId(session_id), bytes(14)), AT)
+    assert isinstance(accepted, SessionAccepted) and accepted.lock is not None
+    given, _ = partition.apply(LockInSession(accepted.lock, 1, bytes(range(1, 15))), AT)
+    assert isinstance(given, Given)
+    abandon(partition, given.messages, AT, delay)
+    partition.apply(ReleaseSession(accepted.lock), AT)
+
+
+@pytest.mark.parametrize("sent_before", [1, 2])
+def test_what_deleting_the_oldest_leaves_of_a_session_still_rests(sent_before: int) -> None:
+    partition = partition_of(sent_before, "s")
+    rest_in(partition, "s", 10_000)
+    send_in(partition, "s", AT + 1)
+    deleted, _ = partition.apply(DeleteOldest(10, Instant(AT + 1)), Instant(AT + 2))
+    assert deleted == Deleted(sent_before)
+    partition.apply(Tick(), Instant(AT + 9_999))
+    assert partition.available() == 0
+    partition.apply(Tick(), Instant(AT + 10_000))
+    assert partition.available() == 1
+
+
+def test_deleting_nothing_leaves_a_session_resting() -> None:
+    partition = partition_of(2, "s")
+    rest_in(partition, "s", 10_000)
+    deleted, _ = partition.apply(DeleteOldest(10, AT), AT)
+    assert deleted == Deleted(0)
+    assert partition.available() == 0
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_the_rest_of_a_session_ends_when_all_its_messages_are_deleted(held: bool) -> None:
+    partition = partition_of(1, "s")
+    rest_in(partition, "s", 10_000)
+    if held:
+        accepted, _ = partition.apply(AcceptSession(SessionId("s"), bytes(14)), AT)
+        assert isinstance(accepted, SessionAccepted) and accepted.lock is not None
+    deleted, _ = partition.apply(DeleteOldest(10, Instant(AT + 1)), AT)
+    assert deleted == Deleted(1)
+    assert partition.remember(AT).resting_sessions == []
+    send_in(partition, "s", AT)
+    if held:
+        given, _ = partition.apply(LockInSession(accepted.lock, 1, bytes(14)), AT)
+        assert isinstance(given, Given) and len(given.messages) == 1
+    else:
+        assert partition.available() == 1

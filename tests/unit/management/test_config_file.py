@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from bendybus.auth.connection_strings import ConnectionString
 from bendybus.errors import ArgumentError
 from bendybus.management.client import ManagementClient
-from bendybus.management.config_file import exported_namespace, imported
+from bendybus.management.config_file import Step, exported_namespace, imported
 from bendybus.management.filter_rules import RULE_DESCRIPTION, rule_elements, shown_rule, sql_elements
 from bendybus.testing import Server
 
@@ -65,6 +66,75 @@ def test_a_subscription_has_all_its_rules_or_does_not_exist(management):
     list(imported(management, namespace))
     made = [entry.name for entry in management.list("t/Subscriptions/s/Rules")]
     assert made == ["one", "two", "three"]
+
+
+def outcomes(steps: Iterable[Step]) -> list[tuple[str, str]]:
+    return [(step.path, step.outcome.value) for step in steps]
+
+
+def stopped_after(steps: Iterator[Step], count: int) -> None:
+    """What a kill leaves behind: the import is not continued after this many steps."""
+    for _ in range(count):
+        next(steps)
+    steps.close()
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+@pytest.mark.parametrize("metadata", [None, "of the file"])
+def test_a_subscription_gets_the_rest_of_its_rules_when_an_interrupted_import_is_repeated(
+    management, count, metadata
+):
+    rules = [rule("one", "n=1"), rule("two", "n=2"), rule("three", "n=3")]
+    properties = {} if metadata is None else {"UserMetadata": metadata}
+    described = {"Name": "s", "Properties": properties, "Rules": rules}
+    namespace = {"Topics": [{"Name": "t", "Subscriptions": [described]}]}
+    stopped_after(imported(management, namespace), count)
+    missing = [(f"t/Subscriptions/s/Rules/{name}", "created") for name in ("two", "three")[count - 2 :]]
+    first = [("t", "exists"), ("t/Subscriptions/s", "completed")]
+    assert outcomes(imported(management, namespace, dry_run=True)) == first + missing
+    assert outcomes(imported(management, namespace)) == first + missing
+    assert [entry.name for entry in management.list("t/Subscriptions/s/Rules")] == ["one", "two", "three"]
+    assert management.get("t/Subscriptions/s").text("UserMetadata") == metadata
+    assert outcomes(imported(management, namespace)) == [("t", "exists"), ("t/Subscriptions/s", "exists")]
+
+
+def test_a_subscription_that_an_import_completes_is_kept_if_a_rule_is_refused(management):
+    rules = [rule("one", "n=1"), rule("two", "n=2"), rule("three", "n=@three")]
+    namespace = {"Topics": [{"Name": "t", "Subscriptions": [{"Name": "s", "Rules": rules}]}]}
+    stopped_after(imported(management, namespace), 2)
+    with pytest.raises(ArgumentError):
+        list(imported(management, namespace))
+    rules[2] = rule("three", "n=3")
+    assert outcomes(imported(management, namespace))[1:] == [
+        ("t/Subscriptions/s", "completed"),
+        ("t/Subscriptions/s/Rules/three", "created"),
+    ]
+
+
+def test_a_subscription_that_no_import_has_begun_gets_no_rules(management):
+    one = {"Topics": [{"Name": "t", "Subscriptions": [{"Name": "s", "Rules": [rule("one", "n=1")]}]}]}
+    list(imported(management, one))
+    assert management.get("t/Subscriptions/s").text("UserMetadata") is None
+    one["Topics"][0]["Subscriptions"][0]["Rules"].append(rule("two", "n=2"))
+    assert outcomes(imported(management, one)) == [("t", "exists"), ("t/Subscriptions/s", "exists")]
+    assert [entry.name for entry in management.list("t/Subscriptions/s/Rules")] == ["one"]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_circle_gets_its_forwards_when_an_interrupted_import_is_repeated(management, count):
+    namespace = {"Queues": [queue("a", ForwardTo="b"), queue("b", ForwardDeadLetteredMessagesTo="a")]}
+    stopped_after(imported(management, namespace), count)
+    assert ("a", "completed") in outcomes(imported(management, namespace))
+    assert management.get("a").text("ForwardTo") == "b"
+    assert management.get("a").text("UserMetadata") is None
+    assert management.get("b").text("ForwardDeadLetteredMessagesTo") == "a"
+
+
+def test_a_queue_that_no_import_has_begun_does_not_become_part_of_a_circle(management):
+    management.create("a", "QueueDescription", [])
+    namespace = {"Queues": [queue("a", ForwardTo="b"), queue("b", ForwardDeadLetteredMessagesTo="a")]}
+    assert outcomes(imported(management, namespace)) == [("a", "exists"), ("b", "created")]
+    assert management.get("a").text("ForwardTo") is None
 
 
 def test_parameters_of_rules_come_along_from_another_namespace(server, management):

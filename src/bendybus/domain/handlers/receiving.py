@@ -22,7 +22,7 @@ from bendybus.domain.commands import (
     Receive,
     ReceiveDeferred,
 )
-from bendybus.domain.messages import Message, MessageState, SubQueue
+from bendybus.domain.messages import Message, SubQueue
 from bendybus.domain.parts import Parts
 from bendybus.domain.run import Run
 from bendybus.domain.session_locks import SessionLocks
@@ -67,16 +67,32 @@ def delete_oldest(parts: Parts, command: DeleteOldest, at: Instant, changes: Cha
     stock, before = parts.stock, command.enqueued_before
     stock.end_locks(at, changes)
     if command.session_id is None:
-        taken = stock.take(command.count, command.subqueue, at, changes)
-        younger = [message for message in taken if message.enqueued_at >= before]
-        if younger:
-            stock.shelves[command.subqueue].put(MessageState.ACTIVE, younger)
-        messages = [message for message in taken if message.enqueued_at < before]
+        messages = _take_oldest(stock, command, at, changes)
     else:
         wanted = OneSession(command.session_id, exact=stock.description.exact_keys)
         messages = _take_of_session(stock, wanted, command.count, before, command.subqueue)
     stock.remove(messages, changes)
     return Deleted(len(messages))
+
+
+def _take_oldest(stock: Stock, command: DeleteOldest, at: Instant, changes: Changes) -> list[Message]:
+    """The oldest messages that the command deletes.
+
+    Messages that stay are not taken and put back: a session without messages is forgotten, with its rest.
+    """
+    available = stock.shelves[command.subqueue].available
+    messages: list[Message] = []
+    while len(messages) < command.count:
+        oldest = available.starting_at(SequenceNumber(0), command.count - len(messages))
+        taken = [message for message in oldest if message.enqueued_at < command.enqueued_before]
+        available.discard(taken)
+        alive = taken
+        if command.subqueue is SubQueue.MAIN:
+            alive = stock.expire_among(taken, at, changes)
+        messages += alive
+        if len(alive) == len(taken):
+            break
+    return messages
 
 
 def _take_of_session(

@@ -112,6 +112,7 @@ async def _schedule_in_transaction(
     known_by = None if identities is None else identities.found
     keys = [each for _, each in admitted]
     host = transaction.placed(target, keys)
+    generation = target.generation
     reserved = await host.ask(Reserve(len(messages)))
     assert isinstance(reserved, Enqueued)
     numbers = [SequenceNumber(reserved.first + index) for index in range(len(messages))]
@@ -120,7 +121,9 @@ async def _schedule_in_transaction(
     waits = [message.state is MessageState.SCHEDULED for message in messages]
     is_due = [not each for each in waits]
     if any(waits):
-        transaction.schedule(target, _chosen(messages, waits), known_by and _chosen(known_by, waits))
+        transaction.schedule(
+            target, generation, _chosen(messages, waits), known_by and _chosen(known_by, waits)
+        )
     if any(is_due):
         transaction.send_scheduled(target, _chosen(messages, is_due), known_by and _chosen(known_by, is_due))
     return numbers
