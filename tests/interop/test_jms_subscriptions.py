@@ -153,6 +153,18 @@ async def test_unsubscribing_deletes_what_was_collected(premium: Premium, topic:
         assert refused.value.condition == "amqp:not-found"
 
 
+async def test_the_audit_log_names_who_unsubscribed(premium: Premium, topic: str) -> None:
+    async with await JmsClient.connect(premium.endpoint, "billing") as jms:
+        await jms.close_consumer(await jms.durable(topic, "audit-5"))
+        assert await jms.unsubscribe("audit-5") is None
+    about = f"entity={topic}/Subscriptions/audit-5$billing$D"
+    told = [line for line in premium.server.log.read_text().splitlines() if about in line]
+    client = "by=RootManageSharedAccessKey peer=127.0.0.1:"
+    created, deleted = told
+    assert f"subscription-created {client}" in created
+    assert f"subscription-deleted {client}" in deleted
+
+
 async def test_another_selector_starts_the_subscription_again(premium: Premium, topic: str) -> None:
     async with await JmsClient.connect(premium.endpoint, "billing") as jms:
         consumer = await jms.durable(topic, "audit-4", selector="color = 'red'")

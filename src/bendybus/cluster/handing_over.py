@@ -22,6 +22,7 @@ from bendybus.cluster.frames import Frame
 from bendybus.cluster.items import Call
 from bendybus.cluster.lending import LentSession
 from bendybus.cluster.link import PeerLink
+from bendybus.cluster.peers import Peer
 from bendybus.cluster.serving import Calls, Service
 from bendybus.domain.volatile import VolatileState
 from bendybus.errors import BrokerError, StoreUnavailable
@@ -99,8 +100,8 @@ class HandingOver:
                 requests = [*_requests(hosts, me)]
                 for number, pieces in enumerate(requests, 1):
                     body = store, term, number == 1, number == len(requests), pieces
-                    await self._cluster.peers.by_name[to].call("remember", body, type(None))
-        except (BrokerError, TimeoutError, KeyError) as reason:
+                    await self._next_owner(to).call("remember", body, type(None))
+        except (BrokerError, TimeoutError) as reason:
             logger.warning(
                 "the messaging store '%s' moves to '%s' without its locks: %s",
                 store,
@@ -133,11 +134,17 @@ class HandingOver:
         """Ask the next owner to take the store, which this broker has given up. `kept`: what `send` said."""
         try:
             async with asyncio.timeout(PATIENCE_S):
-                await self._cluster.peers.by_name[to].call("take-store", (store, term, kept), type(None))
-        except (BrokerError, TimeoutError, KeyError) as reason:
+                await self._next_owner(to).call("take-store", (store, term, kept), type(None))
+        except (BrokerError, TimeoutError) as reason:
             logger.warning(
                 "the broker '%s' could not be asked to take over '%s': %s", to, store, reason or "no answer"
             )
+
+    def _next_owner(self, name: str) -> Peer:
+        peer = self._cluster.peers.by_name.get(name)
+        if peer is None:
+            raise StoreUnavailable(f"There is no broker '{name}' in this cluster any more.")
+        return peer
 
     # -- the next owner -----------------------------------------------------------
 

@@ -213,6 +213,8 @@ class Call(msgspec.Struct, array_like=True, frozen=True, tag=14):
     id: int
     name: str
     body: Raw
+    actor: tuple[str, str, str] | None = None
+    """Who asked for it: the fields of `audit.Actor`. None from a broker of an earlier version."""
 
 
 class NewMessages(msgspec.Struct, array_like=True, frozen=True, tag=15):

@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
+from bendybus import audit
 from bendybus.broker.holders import SessionHolder
 from bendybus.broker.lifecycle import Availability
 from bendybus.broker.queue import Queue
@@ -288,8 +289,11 @@ class Peer:
                 raise FrameError(f"a {type(item).__name__} as the answer to '{name}'")
             return frame.decoded(kind, item.body)
 
+        who = audit.current_actor()
+        actor = who.by, who.peer, who.namespace
+
         def ask(done: Callable[[T | BrokerError], None]) -> None:
-            link.request(lambda request: Call(request, name, link.writer.encoded(body)), parse, done)
+            link.request(lambda request: Call(request, name, link.writer.encoded(body), actor), parse, done)
 
         return await answered(ask)
 

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any, Final
 
+from bendybus import audit
 from bendybus.broker.entities import Entities
 from bendybus.broker.entity import Entity
 from bendybus.broker.host import Host
@@ -325,6 +326,9 @@ class Service:
         called = self._calls.get(item.name)
         if called is None:
             raise Unavailable(f"This broker does not know the request '{item.name}'; it may be older.")
+        if item.actor is not None:
+            by, peer, namespace = item.actor
+            audit.enter(by=by, peer=peer, namespace=namespace)
         result = await called(link, frame, item)
         link.send(Returned(item.id, link.writer.encoded(result)))
 

@@ -90,7 +90,7 @@ def attach_subscription(
 
     async def create() -> Hold:
         subscription = await broker.client_subscriptions.consume(topic, wanted, link, authorize)
-        return Hold(broker, subscription, link, authorize)
+        return Hold(broker, subscription, link, authorize, connection.actor)
 
     accept = partial(_accept_subscription, connection, link, address.resource, wanted, filters)
     return Attachment(Opening(connection, link, create, accept), address.resource, Right.LISTEN)
@@ -138,7 +138,8 @@ def attach_known_subscription(connection: AmqpConnection, link: SendingLink) -> 
 
     async def consume() -> Hold:
         await broker.client_subscriptions.consume_known(subscription, link)
-        return Hold(broker, subscription, link, partial(_require, connection, subscription.topic_path))
+        authorize = partial(_require, connection, subscription.topic_path)
+        return Hold(broker, subscription, link, authorize, connection.actor)
 
     def accept(hold: Hold | None) -> Attachment:
         connection.transactions.coordination(link.session).enter(subscription, receives=True)
@@ -215,9 +216,8 @@ def _creation(
     authorize()
 
     async def create() -> Hold:
-        if is_topic:
-            return Hold(broker, await broker.temporary.create_topic(path, link), link, authorize)
-        return Hold(broker, await broker.temporary.create_queue(path, link), link, authorize)
+        make = broker.temporary.create_topic if is_topic else broker.temporary.create_queue
+        return Hold(broker, await make(path, link), link, authorize, connection.actor)
 
     return path, create
 

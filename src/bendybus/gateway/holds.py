@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from bendybus import audit
 from bendybus.broker.broker import Broker
 from bendybus.broker.topic import SendTarget, Subscription
 from bendybus.engine.link import Link
@@ -29,6 +30,8 @@ class Hold:
     """The holder."""
     authorize: Callable[[], None]
     """Raises if the client may not delete a durable subscription."""
+    actor: Callable[[], audit.Actor]
+    """Who the client is, for the audit log."""
 
     def end(self, *, closed: bool) -> asyncio.Task[BrokerError | None] | None:
         """The link has ended. Returns what to await before the client is answered: an error, or None.
@@ -37,9 +40,10 @@ class Hold:
         [AMQP 2.6.4].
         """
         entity = self.entity
-        if closed and isinstance(entity, Subscription) and not entity.description.temporary:
-            return self.broker.background.start(self._unsubscribe(entity))
-        return self.broker.temporary.release(entity, self.link)
+        with audit.acting(self.actor()):
+            if closed and isinstance(entity, Subscription) and not entity.description.temporary:
+                return self.broker.background.start(self._unsubscribe(entity))
+            return self.broker.temporary.release(entity, self.link)
 
     async def _unsubscribe(self, subscription: Subscription) -> BrokerError | None:
         try:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
+from bendybus import audit
 from bendybus.cluster.following import FollowedCatalog
 from bendybus.domain.commands import Enqueue, Given, Peek
 from bendybus.domain.entities import QueueDescription
@@ -88,6 +91,27 @@ async def test_rules_are_changed_where_the_catalog_is_and_hold_everywhere() -> N
         assert len(follower.get_subscription("events", "all").description.rules) == 1
         with pytest.raises(EntityNotFound):
             await follower.remove_rule("events", "all", "large")
+
+
+@pytest.mark.parametrize("broker", ["a", "b"])
+async def test_the_audit_log_names_who_asked_for_a_change_whichever_broker_makes_it(
+    broker: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with members() as cluster:
+        await topic(cluster)
+        topics = cluster[broker].broker.topics
+        rule = RuleDescription("large", SqlFilter("size > 5"))
+
+        with (
+            caplog.at_level(logging.INFO, "bendybus.audit"),
+            audit.acting(audit.Actor("manager", "10.0.0.1:5", "shop")),
+        ):
+            await topics.add_rule("events", "all", rule)
+            await topics.change_rules("events", "all", ["large"])
+
+    told = [record.message for record in caplog.records if record.name == "bendybus.audit"]
+    by = "by=manager peer=10.0.0.1:5 namespace=shop entity=events/Subscriptions/all rule=large"
+    assert told == [f"rule-created {by}", f"rule-deleted {by}"]
 
 
 @pytest.mark.parametrize("broker", ["a", "b"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,6 +28,7 @@ from bendybus.cluster.frames import (
 from bendybus.cluster.items import (
     Answer,
     Ask,
+    Call,
     Demand,
     Item,
     NewMessages,
@@ -423,6 +425,23 @@ def test_a_changed_byte_is_refused_or_is_another_frame_of_the_right_types(data) 
 def test_a_frame_that_announces_too_much_is_refused_before_it_arrives(sizes: tuple[int, int]) -> None:
     with pytest.raises(FrameError, match="at most"):
         list(frames_of(struct.pack(">2sHII", b"BB", 1, *sizes)))
+
+
+class EarlierCall(msgspec.Struct, array_like=True, tag=14):
+    """`Call` as brokers of earlier versions know it."""
+
+    id: int
+    name: str
+    body: msgspec.Raw
+
+
+def test_calls_of_brokers_that_do_not_say_who_asked_are_read_and_the_other_way_round() -> None:
+    body = msgspec.Raw(msgspec.msgpack.encode("body"))
+    earlier = msgspec.msgpack.encode(EarlierCall(1, "unsubscribe", body))
+    later = msgspec.msgpack.encode(Call(1, "unsubscribe", body, ("manager", "10.0.0.1:5", "shop")))
+
+    assert msgspec.msgpack.decode(earlier, type=Call).actor is None
+    assert msgspec.msgpack.decode(later, type=EarlierCall).name == "unsubscribe"
 
 
 def test_a_frame_of_another_version_is_refused() -> None:

@@ -592,6 +592,19 @@ async def test_a_broker_that_does_not_answer_does_not_stop_the_move(monkeypatch:
         assert await queue.hosts[0].payloads([message]) == [b"1"]
 
 
+async def test_the_log_says_that_the_next_owner_has_left(caplog: pytest.LogCaptureFixture) -> None:
+    async with one_store() as cluster:
+        old, new, _ = roles(cluster)
+        old.cluster.peers.remove(new.name, "it has left")
+        await old.ownership.release(STORE, new.name)
+
+    left = f"There is no broker '{new.name}' in this cluster any more."
+    assert [record.message for record in caplog.records if record.name == handing_over.__name__] == [
+        f"the messaging store '{STORE}' moves to '{new.name}' without its locks: {left}",
+        f"the broker '{new.name}' could not be asked to take over '{STORE}': {left}",
+    ]
+
+
 async def test_a_store_that_does_not_hear_that_it_is_given_up_hears_it_later() -> None:
     async with one_store() as cluster:
         old, new, _ = roles(cluster)
