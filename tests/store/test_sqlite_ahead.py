@@ -18,7 +18,7 @@ from bendybus.store.protocol import PartitionChanges
 from bendybus.store.sqlite import ahead, turnover
 from bendybus.store.sqlite.ahead import Ahead
 from bendybus.store.sqlite.journal import journals_of
-from bendybus.store.sqlite.store import SqliteStore
+from bendybus.store.sqlite.store import QUERIES, SqliteStore
 from store.conftest import new_message
 from store.test_sqlite_journal import killed, numbers
 
@@ -43,7 +43,7 @@ def stored_in_database(bench: Bench) -> list[int]:
 
 def ranges(path: Path) -> list[tuple[int, int]]:
     with closing(sqlite3.connect(path)) as connection:
-        return connection.execute("SELECT first, last FROM ahead ORDER BY first").fetchall()
+        return connection.execute(QUERIES["ahead"]).fetchall()
 
 
 def is_pending(bench: Bench, message: Message) -> bool:
@@ -287,5 +287,5 @@ def test_ranges_grow_and_close() -> None:
 
 def test_a_range_is_continued_by_the_next_number_only() -> None:
     found = Ahead([(5, 6)])
-    assert (found.first_of(7), found.first_of(8)) == (5, 8)
-    assert Ahead().first_of(1) == 1
+    assert [found.begins_range(number) for number in (7, 8)] == [False, True]
+    assert Ahead().begins_range(1)

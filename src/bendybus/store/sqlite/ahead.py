@@ -45,17 +45,15 @@ class Ahead:
 
     def has_room(self, number: int) -> bool:
         """Whether this commit can be added."""
-        return number == self.last + 1 or len(self.ranges) < RANGES_MAX
+        return len(self.ranges) < RANGES_MAX or not self.begins_range(number)
 
-    def first_of(self, number: int) -> int:
-        """The first commit of the range to which the next commit belongs, which has this number."""
-        return self.ranges[-1][0] if number == self.last + 1 and self.ranges else number
+    def begins_range(self, number: int) -> bool:
+        """Whether this commit, the latest one, does not follow the last of them."""
+        return not self.ranges or number != self.last + 1
 
     def add(self, number: int) -> None:
         """The database has this commit, the latest one."""
-        first = self.first_of(number)
-        if first != number:
-            self.ranges.pop()
+        first = number if self.begins_range(number) else self.ranges.pop()[0]
         self.ranges.append((first, number))
 
     def forget(self, through: int) -> None:

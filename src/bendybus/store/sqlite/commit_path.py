@@ -14,7 +14,7 @@ import logging
 import sqlite3
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from bendybus.store.encoding import CommitRequest, requests_of, set_row_ids
 from bendybus.store.protocol import PartitionChanges
@@ -39,13 +39,17 @@ LARGE_COMMIT_BYTES: Final = 4 << 20
 # If a commit cannot precede what is pending, this much of that is written to the database with it. It takes
 # about 3 ms, and more than a commit usually has.
 PART_BYTES: Final = 1 << 19
-# This many messages are removed from the database at once: about 20 ms of the writer's time. The journal
-# would have room for a million such removals, and memory would have to keep them.
-REMOVED_MAX: Final = 4000
+# This many messages are removed from the database at once: about 2 ms of the writer's time. It is less than most
+# clients have in flight, so that they need not wait. The journal would have room for a million such removals,
+# and memory would have to keep them.
+REMOVED_MAX: Final = 400
 # A pending record takes 1.7 KB of memory besides its messages, and as few as 180 bytes of the journal. So the
 # number of records is limited too. The oldest ones go to the database, some at once.
 RECORDS_MAX: Final = 20_000
 RECORDS_PART: Final = 10
+
+_Statement: TypeAlias = tuple[str, tuple[int, ...]]
+"""The name of a query, and its parameters."""
 
 
 class CommitPath:
@@ -125,7 +129,8 @@ class CommitPath:
             self.write_pending(writer)
             return True
         is_large = _is_large(requests, record)
-        if not is_large and not (record.count > 0 and self._turnover.is_low):
+        stays = record.count > 0 and self._turnover.is_low
+        if not (is_large or stays):
             return False
         if not self.pending:
             return True
@@ -189,7 +194,7 @@ class CommitPath:
         if number == last:
             self._execute_all(writer, statements, encoded)
         else:
-            self._execute_all(writer, statements, encoded, then=(self._queries["forget_ahead"], number))
+            self._execute_all(writer, statements, encoded, [("forget_ahead", (number,))])
             self._ahead.forget(number)
         self.pending.written(len(records))
 
@@ -198,12 +203,16 @@ class CommitPath:
     ) -> None:
         """Write the records of one commit, durably. They are not pending."""
         number = records[0].number
-        ahead = self._ahead.first_of(number) if self.pending else None
+        is_ahead = bool(self.pending)
         for record in records:
             record.removed_before = record.request.removed
-        encoded = [encode_records([record], number, ahead) for record in records]
-        self._execute_all(writer, statements, encoded)
-        if ahead is not None:
+        encoded = [encode_records([record], number, is_ahead=is_ahead) for record in records]
+        more: list[_Statement] = []
+        if is_ahead and self._ahead.begins_range(number):
+            more = [("end_ahead", each) for each in self._ahead.ranges[-1:]]
+            more.append(("begin_ahead", (number,)))
+        self._execute_all(writer, statements, encoded, more)
+        if is_ahead:
             self._ahead.add(number)
 
     def _execute_all(
@@ -211,18 +220,18 @@ class CommitPath:
         writer: sqlite3.Connection,
         statements: CommitStatements,
         encoded: Sequence[EncodedRecords],
-        then: tuple[str, int] | None = None,
+        more: Sequence[_Statement] = (),
     ) -> None:
-        """Write records as a transaction: one statement, unless there is more. `then`: a further one."""
+        """Write records as a transaction: one statement, unless there is more. `more`: further ones."""
         first = encoded[0]
-        if len(encoded) == 1 and not first.has_others and then is None:
+        if len(encoded) == 1 and not first.has_others and not more:
             writer.execute(statements.find(first.parameters), first.parameters)
         else:
             with transaction(writer):
                 for each in encoded:
                     self._execute(writer, statements, each)
-                if then is not None:
-                    writer.execute(then[0], (then[1],))
+                for name, parameters in more:
+                    writer.execute(self._queries[name], parameters)
         for each in encoded:
             self._removals.note(each.noted, each.noted_bytes)
 

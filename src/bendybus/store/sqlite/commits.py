@@ -27,10 +27,9 @@ STEPS: Final = (
     "noted",
     "released",
     "remembered",
-    "ahead",
 )
-ALWAYS: Final = 3
-"""The parameters `bytes`, `counters` and `number`."""
+ALWAYS: Final = 4
+"""The parameters `bytes`, `counters`, `number` and `ahead`."""
 
 
 class CommitStatements:

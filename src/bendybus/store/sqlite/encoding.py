@@ -31,6 +31,7 @@ CommitParameters: TypeAlias = tuple[
     bytes,
     str,
     int,
+    bool,
     str | None,
     str | None,
     str | None,
@@ -40,7 +41,6 @@ CommitParameters: TypeAlias = tuple[
     str | None,
     str | None,
     str | None,
-    int | None,
 ]
 """The columns of `define_commit`. None for a list that is empty."""
 
@@ -68,8 +68,8 @@ class EncodedRecords(NamedTuple):
         return bool(self.forgotten or self.session_states or self.transferred)
 
 
-def encode_records(records: Sequence[CommitRecord], number: int, ahead: int | None = None) -> EncodedRecords:
-    """The row for these records, which follow each other. `number`, `ahead`: see `define_commit`.
+def encode_records(records: Sequence[CommitRecord], number: int, *, is_ahead: bool = False) -> EncodedRecords:
+    """The row for these records, which follow each other. `number`, `is_ahead`: see `define_commit`.
 
     Their ids are all different, so the result is the same as that of one row for each: first everything is
     stored, then updated, then removed.
@@ -102,6 +102,7 @@ def encode_records(records: Sequence[CommitRecord], number: int, ahead: int | No
         b"".join(stored.pieces),
         _encode(list(counters.values())),
         number,
+        is_ahead,
         _list(stored.bodies),
         _list(stored.runs),
         _list(copies),
@@ -111,7 +112,6 @@ def encode_records(records: Sequence[CommitRecord], number: int, ahead: int | No
         encoded if notes_removed else None,
         _list(released),
         _list(_remembered(records)),
-        ahead,
     )
     return EncodedRecords(
         parameters,

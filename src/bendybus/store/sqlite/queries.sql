@@ -2,11 +2,12 @@
 
 -- name: define_commit
 -- A row inserted into such a view is one commit, or several that follow each other. A view belongs to the writer's connection, not to the
--- file. Its name tells its steps, one for each of the columns from `bodies` to `ahead` (commits.py). All other
--- columns of these are null.
+-- file. Its name tells its steps, one for each of the columns from `bodies` to `remembered` (commits.py). All
+-- other columns of these are null.
 --   bytes     all payloads and session ids, end to end
 --   counters  JSON [[partition, next_sequence, epoch], ...]
 --   number    of the last commit, in the file
+--   ahead     1 if earlier commits are still in the journal (ahead.py), otherwise 0
 --   bodies    JSON [[first id, [slice of bytes, ...]], ...]        a slice for each id; null if it has no body
 --   runs      JSON [[first id, partition, first sequence, enqueued_at, expires_at, [size, ...]], ...]
 --   copies    JSON [[first id, step, partition, first sequence, enqueued_at, expires_at, first body, step, first
@@ -18,12 +19,11 @@
 --   noted     JSON [id, ...]                                       removed too; their rows are deleted later
 --   released  JSON [body, ...]                                     of removed messages that have an origin
 --   remembered  JSON [[partition, accepted_at, [digest, ...]], ...]  of messages that were accepted
---   ahead     first commit of its range, if earlier commits are still in the journal (ahead.py)
 -- A slice is (first byte, from 1) << 31 | length.
 CREATE TEMP VIEW IF NOT EXISTS {view} AS
-SELECT NULL AS bytes, NULL AS counters, NULL AS number, NULL AS bodies, NULL AS runs,
+SELECT NULL AS bytes, NULL AS counters, NULL AS number, NULL AS ahead, NULL AS bodies, NULL AS runs,
        NULL AS copies, NULL AS rows, NULL AS updated, NULL AS removed, NULL AS noted, NULL AS released,
-       NULL AS remembered, NULL AS ahead;
+       NULL AS remembered;
 
 -- name: define_commit_steps
 -- What such a row does: nothing at all if a newer claim exists; otherwise the steps below, in their order. A later
@@ -38,7 +38,8 @@ CREATE TEMP TRIGGER IF NOT EXISTS apply_{view} INSTEAD OF INSERT ON {view} BEGIN
        SET next_sequence = iif(EXISTS (SELECT 1 FROM ahead),
                                max(next_sequence, json_extract(counter.value, '$[1]')),
                                json_extract(counter.value, '$[1]')),
-           last_commit = iif(NEW.ahead IS NULL, NEW.number, last_commit)
+           last_commit = iif(NEW.ahead, last_commit, NEW.number),
+           ahead = iif(NEW.ahead, NEW.number, ahead)
       FROM json_each(NEW.counters) AS counter
      WHERE partition.key = json_extract(counter.value, '$[0]');
 
@@ -130,17 +131,22 @@ INSERT INTO {view} VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
               FROM json_each(NEW.remembered) LIMIT -1) AS run,
            json_each(run.digests) AS digest;
 
--- name: commit_ahead
--- Earlier commits are not in the file yet.
-    INSERT OR REPLACE INTO ahead (first, last) SELECT NEW.ahead, NEW.number WHERE NEW.ahead IS NOT NULL;
-
 -- name: ahead
 -- The commits that the file has ahead of others.
-SELECT first, last FROM ahead ORDER BY first;
+SELECT first, iif(first = (SELECT max(first) FROM ahead), max(last, (SELECT max(ahead) FROM partition)), last)
+  FROM ahead ORDER BY first;
+
+-- name: begin_ahead
+-- A range begins with this commit.
+INSERT INTO ahead (first, last) VALUES (?1, ?1);
+
+-- name: end_ahead
+-- Where the last range has ended.
+UPDATE ahead SET last = ?2 WHERE first = ?1;
 
 -- name: forget_ahead
--- No commits are missing before them any more.
-DELETE FROM ahead WHERE last <= ?;
+-- No commits are missing before these ranges any more.
+DELETE FROM ahead WHERE first <= ?;
 
 -- name: removals
 -- The messages that are removed, and that may still have rows (removals.py).
