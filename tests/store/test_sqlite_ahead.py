@@ -15,7 +15,7 @@ from bendybus.domain.messages import Message, MessageState, Origin
 from bendybus.errors import StoreCorrupted, StoreUnavailable
 from bendybus.names import SequenceNumber
 from bendybus.store.protocol import PartitionChanges
-from bendybus.store.sqlite import ahead, turnover
+from bendybus.store.sqlite import ahead, commit_path, turnover
 from bendybus.store.sqlite.ahead import Ahead
 from bendybus.store.sqlite.journal import journals_of
 from bendybus.store.sqlite.store import QUERIES, SqliteStore
@@ -188,6 +188,45 @@ def test_a_body_stays_while_a_copy_of_it_is_in_the_journal(
     assert 12 not in stored_in_database(sqlite_bench)
     sqlite_bench.commit([new_message(40)], removed=[first])
     assert body_after_a_kill(sqlite_bench, 12, tmp_path / "dead") == b"shared"
+
+
+def test_messages_are_deleted_before_earlier_ones_are_written(
+    sqlite_bench: Bench, backlog: list[Message], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(commit_path, "DELETED_AT_ONCE", 3)
+    later = [new_message(number) for number in range(11, 16)]
+    sqlite_bench.commit(later)
+    sqlite_bench.commit(removed=later[:3])
+    sqlite_bench.commit(removed=later[3:4])
+    assert stored_in_database(sqlite_bench) == [14, 15]
+    assert all(is_pending(sqlite_bench, message) for message in backlog)
+    assert sqlite_bench.store.read([message.row_id for message in later]) == [None] * 4 + [b"payload"]
+    assert numbers(killed(sqlite_bench, tmp_path / "dead")) == [*range(1, 11), 15]
+    assert sqlite_bench.numbers() == [*range(1, 11), 15]
+
+
+def test_a_shared_body_is_not_deleted_before_a_copy_of_it_is_written(
+    sqlite_bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The database still has the second copy when the first one's removal is written."""
+    monkeypatch.setattr(commit_path, "DELETED_AT_ONCE", 1)
+    monkeypatch.setattr(commit_path, "RECORDS_MAX", 10)
+    first, second = copies()
+    third = new_message(13, None)
+    third.origin = first.origin
+    sqlite_bench.commit([first, second])
+    sqlite_bench.store.write_out()
+    sqlite_bench.commit(removed=[first])
+    sqlite_bench.commit([third])
+    sqlite_bench.commit(removed=[second])
+    written = 20
+    while len(sqlite_bench.store._commits.pending.all) < 10:
+        sqlite_bench.commit([new_message(written)])
+        written += 1
+    # Now the oldest record is written, which removes the first copy.
+    sqlite_bench.commit([new_message(written)])
+    assert sqlite_bench.store._commits.pending.all[0].count == 1
+    assert body_after_a_kill(sqlite_bench, 13, tmp_path / "dead") == b"shared"
 
 
 def test_only_so_many_gaps_are_kept(

@@ -457,7 +457,7 @@ def test_removals_are_journalled_while_messages_go_straight_to_the_database(
 
 def test_no_more_than_some_removals_wait(sqlite_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """They take up little of the journal, but much memory."""
-    monkeypatch.setattr(commit_path, "REMOVED_MAX", 10)
+    monkeypatch.setattr(commit_path, "DELETED_AT_ONCE", 10)
     sent = [new_message(number) for number in range(1, 51)]
     sqlite_bench.commit(sent)
     sqlite_bench.store.write_out()
@@ -870,6 +870,7 @@ STEPS = st.one_of(
     window=st.sampled_from([200, 2000, 1 << 30]),
     part=st.sampled_from([100, 4 << 20]),
     removed_max=st.sampled_from([2, 4000]),
+    deleted_at_once=st.sampled_from([1, 5, 400]),
     records_max=st.sampled_from([10, 20_000]),
     ranges_max=st.sampled_from([1, 50]),
 )
@@ -880,6 +881,7 @@ def test_any_history_of_commits_and_kills_leaves_what_was_committed(
     window: int,
     part: int,
     removed_max: int,
+    deleted_at_once: int,
     records_max: int,
     ranges_max: int,
 ) -> None:
@@ -889,6 +891,7 @@ def test_any_history_of_commits_and_kills_leaves_what_was_committed(
         patch.setattr(turnover, "BACKLOG_BYTES", window)
         patch.setattr(commit_path, "PART_BYTES", part)
         patch.setattr(commit_path, "REMOVED_MAX", removed_max)
+        patch.setattr(commit_path, "DELETED_AT_ONCE", deleted_at_once)
         patch.setattr(commit_path, "RECORDS_MAX", records_max)
         patch.setattr(ahead, "RANGES_MAX", ranges_max)
         folder = tmp_path_factory.mktemp("twins")

@@ -39,10 +39,12 @@ LARGE_COMMIT_BYTES: Final = 4 << 20
 # If a commit cannot precede what is pending, this much of that is written to the database with it. It takes
 # about 3 ms, and more than a commit usually has.
 PART_BYTES: Final = 1 << 19
-# This many messages are removed from the database at once: about 2 ms of the writer's time. It is less than most
-# clients have in flight, so that they need not wait. The journal would have room for a million such removals,
-# and memory would have to keep them.
-REMOVED_MAX: Final = 400
+# This many messages are deleted from the database at once: about 2 ms of the writer's time. It is less than
+# most clients have in flight, so they need not wait.
+DELETED_AT_ONCE: Final = 400
+# Of removals that wait for earlier commits. The journal would have room for a million, and memory would have
+# to keep them.
+REMOVED_MAX: Final = 4000
 # A pending record takes 1.7 KB of memory besides its messages, and as few as 180 bytes of the journal. So the
 # number of records is limited too. The oldest ones go to the database, some at once.
 RECORDS_MAX: Final = 20_000
@@ -175,12 +177,21 @@ class CommitPath:
             self._write(writer, statements, self.pending.older)
             self.pending.begin_file()
             journal.use_other_file()
+        elif self.pending.deletable >= DELETED_AT_ONCE:
+            self._delete_removed(writer)
         elif self.pending.removed_before >= REMOVED_MAX:
             self.write_part(writer)
         elif len(self.pending.all) >= RECORDS_MAX:
             self._write(writer, statements, self.pending.all[: RECORDS_MAX // RECORDS_PART])
         elif due := self.pending.due(journal.used):
             self._write(writer, statements, self.pending.all[:due])
+
+    def _delete_removed(self, writer: sqlite3.Connection) -> None:
+        """Delete messages from the database that pending records remove. After a crash, this is repeated."""
+        deletion = CommitRecord(0, CommitRequest(0))
+        deletion.removed_before = self.pending.deletable_messages()
+        self._execute_all(writer, self._parts()[1], [encode_records([deletion], 0)])
+        self.pending.deleted()
 
     def _write(
         self, writer: sqlite3.Connection, statements: CommitStatements, records: Sequence[CommitRecord]

@@ -29,6 +29,7 @@ PARTS: Final = 50
 
 class Pending:
     __slots__ = (
+        "_deletable",
         "_firsts",
         "_gone",
         "_in_file",
@@ -38,6 +39,7 @@ class Pending:
         "_records",
         "_released",
         "_states",
+        "deletable",
         "removed_before",
     )
 
@@ -60,6 +62,10 @@ class Pending:
         """Partition and session -> the record that sets its state, and the state."""
         self.removed_before = 0
         """How many messages they remove that are in the database."""
+        self._deletable: list[CommitRecord] = []
+        """Records of which these messages can be deleted before earlier records are written."""
+        self.deletable = 0
+        """How many messages that are."""
 
     def __bool__(self) -> bool:
         return bool(self._records)
@@ -116,6 +122,10 @@ class Pending:
             if stored_by is not None:
                 stored_by.gone.add(row_id)
         self.removed_before += len(record.removed_before)
+        # Whether a body can go depends on what earlier records store.
+        if record.removed_before and not record.request.released:
+            self._deletable.append(record)
+            self.deletable += len(record.removed_before)
         self._gone.update(removed)
         self._released.update(record.request.released)
         for removal in record.removals:
@@ -164,6 +174,17 @@ class Pending:
             return False
         return any(self._find(row_id) is not None for row_id in row_ids)
 
+    def deletable_messages(self) -> list[int]:
+        """Messages in the database that can be deleted now. `deleted` follows."""
+        return [row_id for record in self._deletable for row_id in record.removed_before]
+
+    def deleted(self) -> None:
+        """The database does not have those messages any more."""
+        for record in self._deletable:
+            record.removed_before = []
+        self.removed_before -= self.deletable
+        self._deletable, self.deletable = [], 0
+
     def begin_file(self) -> None:
         """The records so far are in the older file from now on."""
         self._older = self._in_file = len(self._records)
@@ -199,6 +220,10 @@ class Pending:
         del self._records[:count]
         del self._firsts[:count]
         self._older = max(0, self._older - count)
+        if self._deletable:
+            last = written[-1].number
+            self._deletable = [record for record in self._deletable if record.number > last]
+            self.deletable = sum([len(record.removed_before) for record in self._deletable])
         for record in written:
             request = record.request
             self.removed_before -= len(record.removed_before)
