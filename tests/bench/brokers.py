@@ -74,8 +74,8 @@ ROUNDS, ROUNDS_QUICK = 5, 1
 TIMEOUT_S: Final = 180
 # Stores that have moved are back at their owners by then.
 AFTER_FAILURE_S: Final = 15
-# Of a core, for each broker. PostgreSQL needs more than four such brokers do, and shares the rest of the machine
-# with the clients.
+# Of a core, for each broker. PostgreSQL needs more than four such brokers do, and shares the rest of the
+# machine with the clients.
 SHARES: Final = {"sqlite": 0.2, "postgresql": 0.12}
 _SPIN: Final = "import os; os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))\nwhile True: pass"
 # So many times the rate of one broker is the aim (N-06).
